@@ -1,5 +1,5 @@
-// Additive attention against what its hyperbolic tangents take: the rate at which they run alone in the L1 cache,
-// measured in turn with the calls. One head, on the calling thread.
+// Times additive attention against its hyperbolic tangents alone, computed in the L1 cache; their timings alternate
+// with those of the calls. One head, on the calling thread.
 #include <cmath>
 #include <functional>
 #include <iostream>
@@ -20,7 +20,7 @@ using namespace bench;
 using attn::Index;
 using attn::Tensor;
 
-/// The tanh of numbers that stay in the L1 cache, as the kernels form it.
+/// The kernels' tanh, over values that stay in the L1 cache.
 template <class T, int kBytes>
 struct TanhAlone {
   using V = attn::detail::Vec<T, kBytes>;
@@ -28,7 +28,7 @@ struct TanhAlone {
     for (Index i = 0; i < count; i += V::kLanes) tanh(V::load(from + i)).store(to + i);
   }
 };
-/// Hyperbolic tangents per second, with the vectors that calls of this process use.
+/// Returns hyperbolic tangents per second, with the vectors that calls of this process use.
 template <class T>
 double measure_tanh_rate() {
   constexpr Index kCount = 2048, kTimes = 400;
@@ -52,7 +52,7 @@ double measure_tanh_rate() {
 struct Work {
   Index q_len, kv_len, hidden, dim = 64;
   bool causal = false;
-  bool projected = false;  ///< whether keys have been multiplied by their weight before
+  bool projected = false;  ///< whether keys are already projected
 
   double tanhs() const {
     const double all = static_cast<double>(q_len) * static_cast<double>(kv_len);
@@ -65,7 +65,7 @@ std::string text(const Work& w, const char* scalar) {
          std::to_string(w.hidden) + (w.causal ? " causal" : "") + (w.projected ? ", keys projected before" : "");
 }
 
-/// Where the numbers of a run go.
+/// Destinations of a run's results.
 struct Output {
   Results& results;
   Progress progress;
@@ -144,7 +144,8 @@ int main(int argc, char** argv) {
       doubles = {};
     }
     const Budget budget = program.quick() ? Budget{0.001, 1} : Budget{0.2, 7};
-    std::cout << "1 thread, " << to_string(attn::default_isa()) << ", head_dim and v_dim 64; medians, all in turn\n\n";
+    std::cout << "1 thread, " << to_string(attn::default_isa())
+              << ", head_dim and v_dim 64; medians of interleaved runs\n\n";
     Output output{
         program.results(),
         Progress(floats.size() + doubles.size()),
@@ -153,9 +154,9 @@ int main(int argc, char** argv) {
          .notes = {"One head, on the calling thread, head_dim and v_dim 64"},
          .series = {},
          .mark = "",
-         .axes = {
-             {"Speed: longer is better", "share of the rate of its tanh alone", BarChart::Scale::linear, " %"},
-             {"Backward: shorter is better", "times the forward pass's time", BarChart::Scale::linear, " ×", 240}}}};
+         .axes = {{"Speed: longer is better", "share of the rate of tanh alone", BarChart::Scale::linear, " %"},
+                  {"Backward: shorter is better", "relative to the time of the forward pass", BarChart::Scale::linear,
+                   " ×", 240}}}};
     output.table.column("", "work");
     output.table.column("", "time");
     output.table.column("G tanh/s", "in the call");

@@ -1,5 +1,5 @@
-// Google Benchmark: every contestant over lengths, head sizes, full and causal, float and double, one thread and all.
-// Pick with --benchmark_filter, e.g. --benchmark_filter='flash/float/causal/N:4096/D:64/.*serial'.
+// Google Benchmark suite: every contestant over lengths and head sizes, full and causal, float and double, on one
+// thread and on all. Select with --benchmark_filter, e.g. --benchmark_filter='flash/float/causal/N:4096/D:64/.*serial'.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 
 using namespace bench;
 
-/// The peak of the process, measured once for each executor. It is the best of several, because disturbances only lower
-/// it.
+/// Returns the FMA peak of an executor, measured once per process. It is the best of several measurements, because
+/// other load can only lower it.
 template <class T>
 double peak_of(bool serial, const attn::Executor& executor) {
   constexpr int kTries = 9;
@@ -38,7 +38,7 @@ void run(benchmark::State& state, const Contestant<T>& contestant, const Workloa
   const double time = seconds([&] {
     for ([[maybe_unused]] auto _ : state) call();
   });
-  // Plain numbers: as a rate, GFLOP/s would be printed per second once more.
+  // Plain counters: rates would be printed with another "/s".
   const double rate = flops(work) * static_cast<double>(state.iterations()) / time;
   state.counters["GFLOP/s"] = rate / 1e9;
   state.counters["of_peak"] = rate / peak;
@@ -68,7 +68,7 @@ void add_all(Scalar scalar) {
           }
 }
 
-/// `--json FILE`, as all benchmarks have it, in the words of this library.
+/// Translates `--json FILE`, which all benchmarks have, into Google Benchmark's options.
 std::vector<std::string> translated(int argc, char** argv) {
   std::vector<std::string> arguments(argv, argv + argc);
   for (std::size_t i = 1; i + 1 < arguments.size(); ++i)

@@ -1,5 +1,5 @@
-// Gradients: the backward pass, both passes and the forward mode against the forward pass of the same work, and the
-// backward pass against its definition; in turn, with the FMA peak measured in between. One head.
+// Times gradients, with all runs interleaved: the backward pass, both passes and forward mode against the forward pass,
+// and the backward pass against its definition. The FMA peak is measured before each round. One head.
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -27,7 +27,7 @@ using namespace bench;
 struct Work {
   Workload call;
   int threads = 1;
-  bool naive = false;  ///< whether the definition is timed too, with its several matrices of q_len x kv_len
+  bool naive = false;  ///< whether to time the definition too, which needs several q_len x kv_len matrices
 };
 
 std::string text(const Work& w) {
@@ -38,13 +38,14 @@ std::string text(const Work& w) {
 enum Way { forward, backward, both, jvp, naive };
 constexpr std::size_t kWays = 5;
 constexpr std::array<const char*, kWays> kNames{"forward", "backward", "both", "jvp", "naive backward"};
-/// What each way does, in units of the forward pass: five products, and six, where that has two.
+/// Flops of each variant relative to the forward pass, which has two products; the backward pass has five and forward
+/// mode six.
 constexpr std::array<double, kWays> kFlops{1, 2.5, 3.5, 3, 2.5};
 
 struct Timings {
   std::string work;
   std::array<Timing, kWays> times{};
-  std::array<double, kWays> rates{};  ///< 0: not timed
+  std::array<double, kWays> rates{};  ///< 0 if not timed
   double peak = 0;
   std::ptrdiff_t memory = 0, naive_memory = 0;
 };
@@ -56,7 +57,7 @@ double dot(const attn::Tensor<T, 4>& a, const attn::Tensor<T, 4>& b) {
   return sum;
 }
 
-/// Compares gradients with a tangent. @throws std::runtime_error if they do not say the same.
+/// Checks gradients against a tangent. @throws std::runtime_error if they disagree.
 template <class T>
 void check(const std::string& work, double by_gradients, double by_tangent, double size) {
   const double allowed = (std::is_same_v<T, float> ? 1e-4 : 1e-12) * size;
@@ -80,7 +81,8 @@ Timings measure(const Work& w, const Budget& budget, Progress& progress) {
     const auto gradients = [&](const attn::Options& o) {
       attn::attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, result.out, result.lse, mods, o);
     };
-    // The memory is kept, as in training. Otherwise fresh pages would be timed when another way has returned them.
+    // The workspace is reused, as in training. Otherwise page faults would be timed after another variant has freed its
+    // memory.
     std::vector<std::byte> workspace(attn::backward_workspace_bytes(q, k, v, mods, options));
     attn::Options with_workspace = options;
     with_workspace.workspace = workspace;
@@ -151,13 +153,13 @@ void print(const std::vector<Timings>& rows) {
 
 BarChart chart_of(const std::vector<Timings>& rows) {
   BarChart chart{
-      .title = "Gradients beside the forward pass",
-      .notes = {"One head, float and one thread unless said; the backward pass does 2.5 times the forward pass's "
-                "flops, jvp 3 times."},
+      .title = "Gradients compared with the forward pass",
+      .notes = {"One head, float and one thread unless stated otherwise; the backward pass does 2.5 times the flops "
+                "of the forward pass, jvp 3 times."},
       .series = {kNames.begin(), kNames.end()},
       .mark = "",
       .axes = {{"Speed: longer is better", "share of the FMA peak", BarChart::Scale::linear, " %"},
-               {"Extra memory: shorter is better", "heap at its highest during the call (log scale)",
+               {"Extra memory: shorter is better", "peak heap usage during the call (log scale)",
                 BarChart::Scale::bytes, "", 240}}};
   for (const Timings& r : rows) {
     BarChart::Group group{.name = r.work, .detail = "", .bars = {}};
@@ -198,9 +200,9 @@ Work work(Index len, Index dim, Variant variant = Variant::full, bool with_naive
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("backward", "Times gradients of attention against its forward pass and against their definition.");
+  Program program("backward", "Times gradients of attention against its forward pass and against the naive gradients.");
   double seconds = 2;
-  program.number("--seconds", seconds, "for each way of each row", 0.001, 3600.0);
+  program.number("--seconds", seconds, "for each variant of each row", 0.001, 3600.0);
   return program.main(argc, argv, [&] {
     using enum Variant;
     const bool quick = program.quick();
@@ -216,8 +218,8 @@ int main(int argc, char** argv) {
                                                               work(4096, 64, causal, true),
                                                               work(4096, 64, causal_softcap_alibi, true),
                                                               work(2048, 64, full, true, Scalar::float64)};
-    std::cout << "one thread unless said, " << to_string(attn::default_isa()) << ", FMA peak by " << fma_set_name()
-              << "; medians, all in turn\n\n";
+    std::cout << "one thread unless stated otherwise, " << to_string(attn::default_isa()) << ", FMA peak by "
+              << fma_set_name() << "; medians of interleaved runs\n\n";
     std::vector<Timings> rows;
     Progress progress(works.size());
     for (const Work& w : works) {

@@ -1,4 +1,4 @@
-// Times in turn, and beside them what the machine could do at the same time.
+// Interleaved timing, with the FMA peak measured in between.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@
 
 namespace bench {
 
-/// Times of calls, and the FMA peak of the workers that made them: the median over the rounds, in flop/s.
+/// Times of calls, and the FMA peak of their workers: medians over the rounds, the peak in flop/s.
 struct TimesAndPeak {
   std::vector<Timing> times;
   double peak;
 };
 
-/// interleaved() with the peak of T measured before each round, so that a change of the clock meets calls and peak
-/// alike.
+/// interleaved(), with the FMA peak for T measured before each round, so that changes of the clock frequency affect
+/// calls and peak alike.
 template <class T>
 TimesAndPeak interleaved_with_peak(const std::vector<std::function<void()>>& calls, const Budget& budget,
                                    const attn::Executor& executor, Progress& progress) {

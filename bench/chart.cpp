@@ -17,14 +17,14 @@ using display::text_width;
 using display::TextStyle;
 
 constexpr double kBar = 13, kGap = 12;  // height of a bar, space between groups
-constexpr double kTickWidth = 48;       // pixels that a number below an axis needs
+constexpr double kTickWidth = 48;       // pixels of a number below an axis
 constexpr double kClear = 2;            // between a text and a dashed line
 constexpr double kMargin = 24, kLine = 17, kHeading = 28;
 constexpr TextStyle kTitle{20, "ink", "start", true}, kAxisTitle{13, "ink", "start", true};
 constexpr TextStyle kNote{12, "faint"}, kUnit{12, "ink", "middle"}, kTick{11, "faint", "middle"}, kValue{11};
 constexpr TextStyle kName{12.5, "ink", "end", true}, kDetail{11, "faint", "end"};
 
-/// A step of 1, 2 or 5 times a power of ten, with about `target` steps up to `max`.
+/// Returns a step of 1, 2 or 5 times a power of ten, with about `target` steps up to `max`.
 double round_step(double max, double target) {
   const double power = std::pow(10, std::floor(std::log10(max / target)));
   const double rest = max / target / power;
@@ -37,13 +37,13 @@ std::string number_text(double value) {
   return text;
 }
 
-/// A power of ten as text: "1e-4", "0.01", "100".
+/// Formats a power of ten: "1e-4", "0.01", "100".
 std::string decade_text(double power) {
   if (power >= -2 && power <= 3) return number_text(std::pow(10, power));
   return std::string("1e").append(number_text(power));
 }
 
-/// Where values stand on an axis whose first pixel is `left`.
+/// Maps values to pixels on an axis that starts at pixel `left`.
 class Ruler {
  public:
   Ruler(const BarChart& chart, std::size_t axis, double left) : axis_(chart.axes[axis]), left_(left) {
@@ -156,7 +156,7 @@ class Drawing {
     return 5 + (std::isnan(value) ? rulers_[axis].left() : rulers_[axis].x(value));
   }
 
-  /// Places the names of the legend in lines that end within the chart.
+  /// Breaks the legend into lines that fit the chart's width.
   void place_legend() {
     double x = kMargin, y = 58 + kLine * static_cast<double>(chart_.notes.size()) + 8;
     const auto place = [&](const std::string& name, const std::string& colour) {
@@ -204,9 +204,8 @@ class Drawing {
     }
   }
 
-  /// The dashed line from `ends.first` down to `ends.second`. It leaves out the bars whose texts it would cross, and
-  /// then what is left below the last bar, where so short a piece would look like part of the text. The first bar
-  /// begins at `top`.
+  /// Draws the dashed line from `ends.first` down to `ends.second`. It skips bars whose texts it would cross, and the
+  /// rest below the last bar if that is so short that it would look like part of a text. The first bar begins at `top`.
   void draw_mark(display::Svg& svg, const BarChart::Group& group, std::pair<double, double> ends, double top) const {
     const double x = rulers_[0].x(group.mark);
     double from = ends.first;
@@ -222,7 +221,7 @@ class Drawing {
     line_to(ends.second, kBar);
   }
 
-  /// The colour of a series. Bars of one kind are not grey, because grey is for what others are compared with.
+  /// Returns the colour of a series. Bars of one kind are not grey, because grey is for baselines.
   std::string colour(std::size_t series) const {
     return display::series_class('f', chart_.series.empty() ? 1 : series);
   }

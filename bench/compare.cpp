@@ -1,4 +1,5 @@
-// Naive against flash: first checked against each other, then timed in turn, as a table and as a chart.
+// Compares naive and flash attention: checks them against each other, then times them in turn and reports the times as
+// a table and a chart.
 #include <chrono>
 #include <ctime>
 #include <fstream>
@@ -44,7 +45,7 @@ std::string compiler_name() {
 #endif
 }
 
-/// Which instructions Eigen's products use in this build: the best that it was compiled for.
+/// Returns the name of the instruction set that Eigen's products use: the best one that this build was compiled for.
 std::string_view eigen_set_name() {
 #if defined(EIGEN_VECTORIZE_AVX512)
   return "AVX-512";
@@ -59,8 +60,8 @@ std::string_view eigen_set_name() {
 #endif
 }
 
-/// The yardsticks of one core for one scalar type as text, e.g. "float: FMA peak 217 GFLOP/s (AVX-512), …". Each is the
-/// best of several, because disturbances only lower it.
+/// Returns the yardsticks of one core for one scalar type as text, e.g. "float: FMA peak 217 GFLOP/s (AVX-512), …".
+/// Each is the best of several measurements, because other load can only lower it.
 template <class T>
 std::string yardsticks() {
   constexpr int kTries = 9;
@@ -81,17 +82,17 @@ std::vector<std::string> conditions() {
   return {build.str(), "one core, float: " + yardsticks<float>(), "one core, double: " + yardsticks<double>()};
 }
 
-/// Watches whether one thread gets a core for itself. If it does not, wall-clock times mean little, and a reader of the
-/// table should know.
+/// Detects whether one thread gets a core to itself. If it does not, wall-clock times mean little, and the report says
+/// so.
 class Disturbance {
  public:
-  /// A line for the reader; nothing if all was quiet.
+  /// Returns a line for the report; nothing if the core was undisturbed.
   std::optional<std::string> note() const {
     constexpr double kQuiet = 0.93;  // short pauses are normal
     const double cpu = static_cast<double>(std::clock() - cpu_) / CLOCKS_PER_SEC;
     const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_).count();
     if (cpu >= kQuiet * wall) return std::nullopt;
-    return "Beware: the machine was busy, this program got only " + fixed(100 * cpu / wall, 0) +
+    return "Warning: the machine was busy, and this program got only " + fixed(100 * cpu / wall, 0) +
            " % of its core; times are too long and uneven.";
   }
 
@@ -112,7 +113,8 @@ std::vector<Workload> chosen_rows(const Settings& settings, bool quick) {
   return rows;
 }
 
-/// About what each row takes. All rows are timed for a second or so, in which 5 GFLOP are done; large ones for longer.
+/// Estimates the duration of each row, in flops: about a second for any row, counted as 5 GFLOP, plus the row's own
+/// flops.
 std::vector<double> shares_of(const std::vector<Workload>& rows) {
   std::vector<double> shares;
   for (const Workload& work : rows) shares.push_back(5e9 + flops(work));
@@ -148,9 +150,9 @@ void run(Program& program, const Settings& settings) {
 
   print_table(std::cout, report);
   std::cout
-      << "\nEvery result was checked before it was timed. Times are medians of calls in turn; memory is the heap's\n"
-         "highest level during a call; GFLOP/s count 4 B H D for each kept pair, half of all pairs for causal;\n"
-         "the peak is that of all threads together, measured beside each row.\n";
+      << "\nEvery result was checked before it was timed. Times are medians of interleaved calls; memory is the peak\n"
+         "heap usage during a call; GFLOP/s count 4 B H D for each kept pair, half of all pairs for causal;\n"
+         "the peak is that of all threads together, measured alongside each row.\n";
   if (note) std::cout << *note << '\n';
   program.draw(chart_of(report));
   add_results(program.results(), report);
@@ -165,10 +167,10 @@ void run(Program& program, const Settings& settings) {
 int main(int argc, char** argv) {
   Program program("compare", "Compares naive and flash attention: checks that they agree, then times them in turn.");
   Settings settings;
-  program.number("--threads", settings.threads, "how many threads; 0: all of the machine", 0, 1024);
+  program.number("--threads", settings.threads, "number of threads; 0: all of the machine", 0, 1024);
   program.flag("--extended", settings.extended, "also mods, windows, shared heads, one query, more keys than queries");
-  program.flag("--rivals", settings.rivals, "also other libraries: oneDNN's products and softmax, where it was found");
+  program.flag("--rivals", settings.rivals, "also other libraries: oneDNN's products and softmax, if it was found");
   program.text("--filter", settings.filter, "only rows whose description contains this, e.g. \"N=4096\" or causal");
-  program.text("--csv", settings.csv, "where the raw numbers go as a table");
+  program.text("--csv", settings.csv, "file for the raw numbers, as a table");
   return program.main(argc, argv, [&] { run(program, settings); });
 }

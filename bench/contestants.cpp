@@ -2,7 +2,8 @@
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
-// The oracle of double. attn/instantiate_long_double.h has all the loops too, which takes the compiler 14 s.
+// long double is the reference for double. attn/instantiate_long_double.h would also instantiate all loops, which take
+// 14 s to compile.
 template void naive<long double>(const DTypeView<long double>&, const TensorView<long double, 3>&,
                                  const KeptLseRests<long double>&, const DTypeView<long double>&,
                                  const DTypeView<const long double>&, const DTypeView<const long double>&,
@@ -32,7 +33,7 @@ std::function<void()> prepare_flash(attn::Tensor<T, 4>& out, const Inputs<T>& in
 }
 
 std::string_view scores_must_fit(const Workload& work, const attn::Options& options) {
-  constexpr double kLimit = 4e9;  // half of what a small machine has
+  constexpr double kLimit = 4e9;  // half the memory of a small machine
   const double bytes = work.scalar == Scalar::float32 ? 4 : 8;
   const double scores = static_cast<double>(work.q_len) * static_cast<double>(work.kv_len);
   return scores * bytes * options.executor.concurrency() <= kLimit ? "" : "its scores do not fit";

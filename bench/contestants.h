@@ -1,4 +1,4 @@
-// Contestants: a contestant is a name and a way to compute attention. Everything else in this folder treats them alike.
+// Contestants: named implementations of attention, which the rest of this folder treats alike.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace bench {
 
-/// The scalar type that results in T are compared with.
+/// The scalar type of the reference for results in T.
 template <class T>
 using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
 
@@ -18,24 +18,24 @@ template <class T>
 struct Contestant {
   std::string name;
 
-  /// Does what a user does once for a shape, such as packing weights or building a plan, and returns the call that is
-  /// timed. The arguments outlive that call.
+  /// Does the one-time work for a shape, such as packing weights or building a plan, and returns the call to time. The
+  /// arguments outlive that call.
   std::function<void()> (*prepare)(attn::Tensor<T, 4>& out, const Inputs<T>& in, const Workload& work,
                                    const attn::Options& options);
 
-  /// Why it takes no part in the work, in a few words; empty if it takes part.
+  /// Returns in a few words why it cannot run the workload; empty if it can.
   std::string_view (*declines)(const Workload& work, const attn::Options& options);
 };
 
-/// All contestants. The others are compared with the first.
+/// All contestants. The first is the baseline of comparisons.
 template <class T>
 const std::vector<Contestant<T>>& contestants();
 
-/// Adds a contestant, before the first row is measured.
+/// Adds a contestant. Must be called before the first row is measured.
 template <class T>
 void enter(Contestant<T> contestant);
 
-/// The work by its definition, in the next wider scalar type.
+/// Computes the workload by the definition, in the next wider scalar type.
 template <class T>
 attn::Tensor<Wider<T>, 4> oracle(const Inputs<T>& in, const Workload& work, const attn::Options& options);
 

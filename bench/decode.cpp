@@ -1,5 +1,5 @@
-// Decoding: attention of the newest tokens with a cache, which is bound by how fast memory is read. Times in turn with
-// reading the same keys and values, on the same threads.
+// Times decoding (attention of new tokens over a cache, which is bound by memory bandwidth), alternating with reads of
+// the same keys and values on the same threads.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -31,7 +31,7 @@ std::string share(double part, double whole) { return fixed(100 * part / whole, 
 
 class Bench {
  public:
-  /// Works without `only` in their names are left out; `works` is how many there are in all.
+  /// Skips workloads without `only` in their names; `works` is the total number of workloads.
   Bench(const attn::Executor& executor, const Budget& budget, std::string only, std::size_t works, Results& results)
       : executor_(executor), budget_(budget), only_(std::move(only)), table_(2), progress_(works), results_(results) {
     table_.column("", "work");
@@ -44,9 +44,9 @@ class Bench {
     table_.column("largest difference", "from the first");
   }
 
-  /// Times some ways and, in turn with each, reading the memory that it has to read.
+  /// Times variants of a workload, interleaved with reads of the memory that each must read.
   void compare(const Work& w, const std::vector<Way>& ways) {
-    // First all ways, then all readings: what a cache of the processor still holds is the same for both.
+    // All variants, then all reads, so that both find the same state of the caches.
     std::vector<std::function<void()>> calls;
     for (const Way& way : ways) calls.push_back(way.call);
     for (const Way& way : ways) calls.push_back([this, &way] { way.memory.read(executor_); });
@@ -74,7 +74,8 @@ class Bench {
     chart_.groups.push_back(std::move(group));
   }
 
-  /// A work in a contiguous cache, in pages, in memory of the other order, and in fewer bits.
+  /// Adds a workload over a contiguous cache, pages, tensors (batch, len, heads, dim), and, if `narrow`, narrower
+  /// types.
   void add(const Work& w, const std::vector<Index>& page_sizes, bool narrow = false) {
     if (!begins(w)) return;
     const Numbers n(w);
@@ -140,16 +141,17 @@ class Bench {
   Table table_;
   Progress progress_;
   Results& results_;
-  BarChart chart_{.title = "Decoding: attention of the newest tokens with a cache",
-                  .notes = {},
-                  .series = {},
-                  .mark = "",
-                  .axes = {{"Speed: longer is better", "share of the speed of reading the same memory",
-                            BarChart::Scale::linear, " %"},
-                           {"Against float in one piece", "times its speed", BarChart::Scale::linear, " ×", 200}}};
+  BarChart chart_{
+      .title = "Decoding: attention of the newest tokens with a cache",
+      .notes = {},
+      .series = {},
+      .mark = "",
+      .axes = {
+          {"Speed: longer is better", "share of the speed of reading the same memory", BarChart::Scale::linear, " %"},
+          {"Relative to a contiguous float cache", "times its speed", BarChart::Scale::linear, " ×", 200}}};
 };
 
-/// From `shortest` to `longest`, evenly.
+/// Returns `count` lengths, evenly spaced from `shortest` to `longest`.
 std::vector<Index> lengths_between(Index shortest, Index longest, Index count) {
   std::vector<Index> lengths;
   for (Index i = 0; i < count; ++i) lengths.push_back(shortest + (longest - shortest) * i / (count - 1));
@@ -169,7 +171,7 @@ void run(Bench& bench, bool quick) {
   bench.add({"16 sequences, 100 to 8000", 32, 8, 128, lengths_between(100, 8000, 16), std::vector<Index>(16, 1)},
             {16, 64, 256});
   bench.add_naive(decode(1, 8, 8, 64, 512));
-  // One prompt of 1024 tokens, the others decoding.
+  // One sequence has a prompt of 1024 tokens, the others decode.
   std::vector<Index> q_lens(16, 1);
   q_lens[2] = 1024;
   bench.add_one_by_one({"16 sequences, one prefilling 1024", 32, 8, 128, lengths_between(100, 8000, 16), q_lens});
@@ -183,18 +185,18 @@ int main(int argc, char** argv) {
   double seconds = 1;
   std::string only;
   program.number("--threads", threads, "workers", 1, 1024);
-  program.text("--only", only, "works whose names contain this");
-  program.number("--seconds", seconds, "for each way of each row", 0.001, 3600.0);
+  program.text("--only", only, "workloads whose names contain this");
+  program.number("--seconds", seconds, "for each variant of each row", 0.001, 3600.0);
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
     std::ostringstream conditions;
     conditions << threads << (threads == 1 ? " thread, " : " threads, ") << to_string(attn::default_isa())
-               << "; medians, all in turn";
+               << "; medians of interleaved runs";
     std::cout << conditions.str() << "\n\n";
     Bench bench(attn::threads(threads), quick ? Budget{0.001, 1} : Budget{seconds, 15}, only, quick ? 3 : 10,
                 program.results());
     run(bench, quick);
-    if (bench.chart().groups.empty()) throw std::invalid_argument("no work has \"" + only + "\" in its name");
+    if (bench.chart().groups.empty()) throw std::invalid_argument("no workload has \"" + only + "\" in its name");
     bench.print();
     BarChart chart = bench.chart();
     chart.notes = {conditions.str()};

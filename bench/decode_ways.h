@@ -1,4 +1,4 @@
-// The works of the decoding benchmark, and the ways to do them: caches of all kinds, Eigen's products, a call each.
+// Workloads and variants of the decoding benchmark: all kinds of caches, Eigen products, one call per sequence.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace bench {
 
 using attn::Index;
 
-/// Sequences of some lengths, of which each gets q_lens[i] new tokens.
+/// Sequences of given lengths; the last q_lens[i] tokens of sequence i are new.
 struct Work {
   std::string name;
   Index heads, kv_heads, dim;
@@ -30,7 +30,7 @@ struct Work {
   }
 };
 
-/// `batch` sequences of `length` tokens, of which each gets one more.
+/// `batch` sequences of `length` tokens, the last of which is new.
 inline Work decode(Index batch, Index heads, Index kv_heads, Index dim, Index length) {
   const auto n = static_cast<std::size_t>(batch);
   return {"B=" + std::to_string(batch) + " H=" + std::to_string(heads) + "/" + std::to_string(kv_heads) +
@@ -42,7 +42,7 @@ inline Work decode(Index batch, Index heads, Index kv_heads, Index dim, Index le
           std::vector<Index>(n, 1)};
 }
 
-/// Keys, values and queries of a work, one sequence behind the other.
+/// Queries, keys and values of a workload, its sequences packed back to back.
 struct Numbers {
   explicit Numbers(const Work& w)
       : q(random_tensor({1, w.heads, w.queries(), w.dim}, 1)),
@@ -51,15 +51,15 @@ struct Numbers {
   attn::Tensor<float, 4> q, k, v;
 };
 
-/// One way to do a work.
+/// One variant of a workload.
 struct Way {
   std::string name;
   std::function<void()> call;
-  const attn::Tensor<float, 4>* out;  ///< null: there is no result to compare
-  Memory memory;                      ///< what has to be read
+  const attn::Tensor<float, 4>* out;  ///< null if there is no result to compare
+  Memory memory;                      ///< all that must be read
 };
 
-/// A way over a KvCache of T. It must live as long as the Way.
+/// A variant over a KvCache of T. Must outlive its Way.
 template <class T>
 struct Contiguous {
   Contiguous(const Work& w, const Numbers& n, const attn::Options& o)
@@ -93,7 +93,7 @@ struct Contiguous {
   attn::Tensor<float, 4> out;
 };
 
-/// A way over pages; likewise.
+/// A variant over pages. Must outlive its Way.
 struct Paged {
   Paged(const Work& w, const Numbers& n, Index page_size, const attn::Options& o)
       : cache({.pages = pages_for(w, page_size), .page_size = page_size, .kv_heads = w.kv_heads, .head_dim = w.dim}),
@@ -102,7 +102,8 @@ struct Paged {
         options(o),
         out({1, w.heads, w.queries(), w.dim}) {
     for (std::size_t s = 0; s < w.lengths.size(); ++s) ids.push_back(cache.add());
-    // Page by page of each in turn, as when all grow together: the pages of a sequence do not lie side by side.
+    // Appends one page to each sequence in turn, as when all grow together, so that the pages of a sequence are not
+    // contiguous.
     std::vector<Index> lengths(ids.size(), 0), first(ids.size(), 0);
     for (std::size_t s = 1; s < ids.size(); ++s) first[s] = first[s - 1] + w.lengths[s - 1];
     for (bool more = true; more;) {
@@ -149,7 +150,7 @@ struct Paged {
   attn::Tensor<float, 4> out;
 };
 
-/// A way over tensors whose memory is (batch, len, heads, dim), of works with one sequence.
+/// A variant over tensors stored as (batch, len, heads, dim), for workloads with one sequence.
 struct ByToken {
   ByToken(const Work& w, const Numbers& n, const attn::Options& o)
       : k(by_token(n.k)), v(by_token(n.v)), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
@@ -172,7 +173,7 @@ struct ByToken {
   attn::Tensor<float, 4> out;
 };
 
-/// Eigen's products on the same cache, for sequences with one query each.
+/// Eigen products over the same cache, for workloads with one sequence and one query.
 struct Naive {
   Naive(const Work& w, const attn::KvCache<float>& c, const Numbers& n, const attn::Options& o)
       : cache(c), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
@@ -187,7 +188,7 @@ struct Naive {
   attn::Tensor<float, 4> out;
 };
 
-/// A call for each sequence.
+/// One call per sequence.
 struct OneByOne {
   OneByOne(const Work& w, const attn::KvCache<float>& c, const Numbers& n, const attn::Options& o)
       : cache(c), q(n.q), lens(w.q_lens), options(o), out({1, w.heads, w.queries(), w.dim}) {}

@@ -1,4 +1,4 @@
-// First right, then fast: the checks that a contestant passes before it is timed.
+// Correctness checks that a contestant must pass before it is timed.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 
 namespace bench {
 
-/// A contestant's result is wrong. The message says whose, on what work, and by how much.
+/// Thrown if a result is wrong. The message names the contestant, the workload and the difference.
 struct Unequal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The largest absolute difference; infinity if there is a NaN, so that it passes no bound.
+/// Returns the largest absolute difference; infinity if there is a NaN, so that it exceeds every bound.
 template <class A, class B>
 double max_difference(const attn::Tensor<A, 4>& a, const attn::Tensor<B, 4>& b) {
   double worst = 0;
@@ -44,9 +44,9 @@ inline void expect_within(const std::string& who, const Workload& work, const ch
   throw Unequal(message.str());
 }
 
-/// Checks the contract's rule on small relatives of `work` (the same mods and head_dim, lengths around the sides of
-/// common tiles). Against the definition in the next wider type, a result may err by twice the error of the first
-/// contestant and a few eps of the largest value.
+/// Checks the contract's accuracy rule on smaller versions of `work` (same mods and head_dim, lengths around common
+/// tile sizes): against the definition in the next wider type, an error may be at most twice that of the first
+/// contestant plus a few eps of the largest value.
 template <class T>
 void check_against_oracle(const Workload& work, const attn::Options& options) {
   constexpr double kFewEps = 4;
@@ -66,8 +66,7 @@ void check_against_oracle(const Workload& work, const attn::Options& options) {
       auto out = make_output<T>(small);
       c.prepare(out, in, small, options)();
       const double error = max_difference(out, truth);
-      // The first contestant has no other to be measured by. What it may err at most is what the whole sum of errors
-      // below allows.
+      // The first contestant has no yardstick. Its bound is fixed, twice that of allowed_between_two().
       const double allowed = yardstick < 0 ? 8 * few_eps : 2 * yardstick + few_eps;
       expect_within(c.name, small, "the definition in a wider type", error, allowed);
       if (yardstick < 0) yardstick = error;
@@ -75,9 +74,9 @@ void check_against_oracle(const Workload& work, const attn::Options& options) {
   }
 }
 
-/// How far two results of full size may differ. Weights sum to 1, and each has a relative error of a few eps times its
-/// score, which is below 8 for normally distributed inputs. So a result moves by at most 8 eps of the largest value,
-/// and two results by 16. A single lost key out of 8192 moves a result ten times as much in float.
+/// Returns how far two results of full size may differ. Weights sum to 1, and each has a relative error of about eps
+/// times its score, which is below 8 for normally distributed inputs. So an error is at most 8 eps of the largest
+/// value, and a difference 16. A single lost key out of 8192 changes a result ten times as much in float.
 template <class T>
 double allowed_between_two(const Inputs<T>& in) {
   return 16 * static_cast<double>(std::numeric_limits<T>::epsilon()) * max_magnitude(in.v_numbers);

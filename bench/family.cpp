@@ -1,5 +1,5 @@
-// All kinds of attention over growing lengths: time, memory beside inputs and output, and the exponent with which both
-// grow, also over long lengths alone. One head of 64 features, on the calling thread.
+// Measures all kinds of attention over growing lengths: time, memory beyond inputs and output, and the exponents of
+// their growth; for time, also the exponent over long lengths alone. One head of 64 features, on the calling thread.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -30,7 +30,7 @@ using attn::Index;
 
 constexpr Index kDim = 64, kWindow = 256, kSelected = 256, kHidden = 64;
 
-/// The tensors of one length.
+/// Tensors of one length.
 struct Inputs {
   explicit Inputs(Index n)
       : q(random_tensor({1, 1, n, kDim}, 1)),
@@ -63,7 +63,7 @@ struct Inputs {
 
 struct Kind {
   std::string name;
-  Index longest;  ///< where a run takes some seconds, or its memory some hundred MiB
+  Index longest;  ///< the length at which a call takes a few seconds or a few hundred MiB
   std::function<void(Inputs&)> call;
 };
 
@@ -103,7 +103,7 @@ std::vector<Kind> kinds() {
   };
 }
 
-/// The least of some runs: what else the machine does only adds to it.
+/// Returns the minimum of several runs, because other load only adds to it.
 Timing least_of(const std::function<void()>& call, double budget) {
   Timing least;
   double spent = 0;
@@ -119,7 +119,7 @@ Timing least_of(const std::function<void()>& call, double budget) {
 
 std::string length_text(Index n) { return n % 1024 == 0 ? std::to_string(n / 1024) + " Ki" : std::to_string(n); }
 
-/// Kinds whose names contain `only`.
+/// Measures the kinds whose names contain `only`.
 void run(Program& program, const std::string& only) {
   const bool quick = program.quick();
   const Index longest = quick ? 2048 : 65536;
@@ -131,7 +131,8 @@ void run(Program& program, const std::string& only) {
   std::vector<Curve> times, memories;
   for (const Kind& kind : all) times.push_back({kind.name, {}}), memories.push_back({kind.name, {}});
 
-  // Each takes half a second, or what a call takes, which grows with the square of the length where all pairs count.
+  // Each row takes half a second, or one call if that is longer; the time of a call over all pairs grows with the
+  // square of the length.
   std::vector<double> shares;
   for (const Index n : lengths)
     for (const Kind& kind : all)
@@ -180,7 +181,7 @@ void run(Program& program, const std::string& only) {
 int main(int argc, char** argv) {
   Program program(
       "family",
-      "Times all kinds of attention over growing lengths, and says with which exponent time and memory grow.");
+      "Times all kinds of attention over growing lengths, and reports the exponents with which time and memory grow.");
   std::string only;
   program.text("--only", only, "kinds whose names contain this, e.g. linear");
   return program.main(argc, argv, [&] { run(program, only); });

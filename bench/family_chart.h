@@ -1,4 +1,4 @@
-// Curves over lengths, both axes logarithmic, and the exponents with which they grow.
+// Log-log charts of curves over lengths, and their growth exponents.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Curve {
   std::vector<Point> points;
 };
 
-/// The exponent c of y = a * x^c: the slope of the straight line that fits the logarithms best, by least squares.
+/// Returns the exponent c of y = a * x^c, fitted by least squares of the logarithms, over points with x >= `from`.
 inline double exponent(const Curve& curve, double from = 0) {
   double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
   for (const auto& [px, py] : curve.points) {
@@ -30,7 +30,7 @@ inline double exponent(const Curve& curve, double from = 0) {
   return (n * sxy - sx * sy) / (n * sxx - sx * sx);
 }
 
-/// Times over lengths, as SVG.
+/// Draws times over lengths as SVG.
 inline std::string svg_of(const std::string& title, const std::vector<Curve>& curves) {
   constexpr double kLeft = 90, kTop = 80, kWidth = 560, kHeight = 460, kNames = 250;
   constexpr display::TextStyle kTick{11, "faint", "middle"}, kName{12};
@@ -59,8 +59,8 @@ inline std::string svg_of(const std::string& title, const std::vector<Curve>& cu
     svg.text(kLeft - 10, at_y(y) + 4, text, {11, "faint", "end"});
   }
 
-  // Names stand at the ends of their curves, as far apart as their letters are high. Colours come again after six
-  // curves, with another mark and dashes.
+  // Names are placed at the ends of their curves without overlap. After six curves colours repeat, with other markers
+  // and dashes.
   struct Name {
     double y, x;
     std::size_t curve;

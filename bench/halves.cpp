@@ -1,4 +1,5 @@
-// Floats of 16 bits against float: times in turn, the share of what the machine can do, and the error against double.
+// Times attention over 16-bit floats against float, with all runs interleaved. Reports the share of the machine's peak
+// and the error against double.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -56,16 +57,16 @@ attn::Tensor<To, 4> converted(const attn::TensorView<const From, 4>& from) {
   return to;
 }
 
-/// One way to compute a row of the table.
+/// One variant of a row of the table.
 struct Way {
   std::string name;
   attn::Explanation what;
   std::function<void()> call;
-  double error;  ///< the largest of the first head, against double
+  double error;  ///< largest error of the first head, against double
   Index bytes;   ///< of all keys and values
 };
 
-/// The ways of tensors of S, which live as long as the ways.
+/// Variants over tensors of S. Must outlive its ways.
 template <class S>
 class Tensors {
  public:
@@ -110,7 +111,7 @@ class Tensors {
 
 std::string share(double part, double whole) { return whole > 0 ? fixed(100 * part / whole, 1) + " %" : "-"; }
 
-/// Where the numbers of a run go.
+/// Destinations of a run's results.
 struct Output {
   Results& results;
   Progress progress;
@@ -214,7 +215,7 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("halves", "Times attention over floats of 16 bits against float.");
+  Program program("halves", "Times attention over 16-bit floats against float.");
   int threads = 1;
   program.number("--threads", threads, "workers", 1, 1024);
   return program.main(argc, argv, [&] {
@@ -230,11 +231,11 @@ int main(int argc, char** argv) {
     }
     std::ostringstream conditions;
     conditions << threads << (threads == 1 ? " thread, " : " threads, ") << to_string(attn::default_isa())
-               << "; medians, all in turn";
+               << "; medians of interleaved runs";
     std::cout << conditions.str() << "\n\n";
     Output output{program.results(),
                   Progress(products.size() + decoding.size()),
-                  {.title = "Floats of 16 bits against float",
+                  {.title = "16-bit floats against float",
                    .notes = {conditions.str()},
                    .series = {kWays.begin(), kWays.end()},
                    .mark = "as fast as float",

@@ -1,4 +1,4 @@
-// Tables of ratios as coloured squares.
+// Heat maps of ratios.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ struct HeatMap {
   std::vector<std::vector<double>> ratios;
 };
 
-/// Maps, two beside each other, as SVG. A ratio of 1 has the colour of the paper; 8 is full of one colour, 1 / 8 of
-/// another.
+/// Draws heat maps as SVG, two per row. A ratio of 1 has the colour of the background, 8 and 1 / 8 the full strength of
+/// two colours.
 inline std::string svg_of(const std::string& title, const std::vector<HeatMap>& maps) {
   constexpr double kSide = 34, kLeft = 70, kTop = 50;
   constexpr display::TextStyle kSize{11, "faint", "middle"};

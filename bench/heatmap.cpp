@@ -1,5 +1,5 @@
-// Where attn is faster than the same written by hand with Eigen, and where not: over lengths and head sizes, square and
-// of one query, row-major and column-major. One head, float, on the calling thread, with a workspace.
+// Maps attn's speed relative to Eigen code written by hand, over lengths and head sizes, square and for one query,
+// row-major and column-major. One head, float, on the calling thread, with a workspace.
 #include <functional>
 #include <iostream>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace bench;
 
-/// How many times as long as attn the hand-written call takes.
+/// Returns the time of the hand-written call relative to that of attn.
 template <class Matrix>
 double ratio(const Sizes& sizes, const Budget& budget, const std::string& name, Results& results) {
   SmallCall<Matrix> call(sizes);
@@ -77,14 +77,13 @@ void run(Program& program) {
   add("one query of M keys, column-major", false, columns);
   progress.clear();
   for (const HeatMap& map : maps) print(map);
-  program.draw(svg_of("Times as fast as Eigen's products by hand", maps));
+  program.draw(svg_of("Speed relative to hand-written Eigen products", maps));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program(
-      "heatmap",
-      "Draws how many times as fast as products written by hand with Eigen a call is, over lengths and sizes.");
+  Program program("heatmap",
+                  "Draws the speed of a call relative to products written by hand with Eigen, over lengths and sizes.");
   return program.main(argc, argv, [&] { run(program); });
 }

@@ -1,5 +1,5 @@
-// Linear attention, its gated forms and the gated delta rule: against the FMA peak of the same run, against their
-// definitions token by token, and, single tokens, against reading and writing their states. On the calling thread.
+// Times linear attention, its gated forms and the gated delta rule: against the FMA peak of the same run, against their
+// token-by-token definitions and, for single tokens, against reading and writing their states. On the calling thread.
 #include <cmath>
 #include <functional>
 #include <iostream>
@@ -25,8 +25,7 @@ using Tensor3 = attn::Tensor<float, 3>;
 
 const attn::Options kSerial{.executor = attn::serial()};
 
-/// Inputs of all forms. Keys have length 1, as the delta rule wants them; gates are those of states that remember some
-/// hundred tokens.
+/// Inputs of all forms. Keys have norm 1, as the delta rule expects; gates let states remember about a hundred tokens.
 struct Inputs {
   Inputs(Index batch, Index heads, Index len, Index dim)
       : q(random_tensor({batch, heads, len, dim}, 1)),
@@ -57,19 +56,19 @@ struct Way {
   std::function<void()> call;
 };
 
-/// `flops_of_token` is what a token counts as, times head_dim * v_dim.
+/// `flops_of_token`: nominal flops per token, in units of head_dim * v_dim.
 Way way(const std::string& name, const Inputs& in, double flops_of_token, std::function<void()> call) {
   const double dim = static_cast<double>(in.dim());
   return {name, flops_of_token * static_cast<double>(in.tokens()) * dim * dim, std::move(call)};
 }
 
-/// Where the numbers of a run go.
+/// Destinations of a run's results.
 struct Output {
   Results& results;
   Progress progress;
   BarChart chart;
 
-  /// A bar for a way of a work: `share` is that of the yardstick.
+  /// Adds a bar for a variant of a workload; `share` is relative to the yardstick.
   void add(const std::string& work, const std::string& way, const Timing& time, double share, Counters counters) {
     const std::string heading = work != last_ ? work : "";
     last_ = work;
@@ -131,7 +130,7 @@ void gates(Index len, const Budget& budget, Output& output) {
                    [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gates, kSerial); }),
                way("gated delta rule", in, 6,
                    [&] { attn::gated_delta_rule_into(in.out, in.q, in.k, in.v, in.gate, in.beta, kSerial); }),
-               way("gated delta rule, a token a call", in, 6,
+               way("gated delta rule, one token per call", in, 6,
                    [&] {
                      state.reset();
                      for (Index i = 0; i < in.q.dim(2); ++i)
@@ -143,7 +142,7 @@ void gates(Index len, const Budget& budget, Output& output) {
               budget, output);
 }
 
-/// Reads and writes all of a state, as a token must.
+/// Reads and writes all of a state, as processing a token requires.
 void touch(attn::RecurrentState<float>& state) {
   float* const x = state.sums().data();
   const Index n = state.bytes() / static_cast<Index>(sizeof(float)) - state.normaliser().size();
@@ -199,15 +198,16 @@ int main(int argc, char** argv) {
     const Budget budget = quick ? Budget{.seconds = 0.01, .rounds = 1} : Budget{.seconds = 0.3, .rounds = 9};
     const std::vector<Index> batches = quick ? std::vector<Index>{1} : std::vector<Index>{1, 16};
     std::vector<double> shares(2 + batches.size(), 1);
-    shares[1] = 8;  // its definition is some twenty times as slow as the rest
-    Output output{program.results(),
-                  Progress(shares),
-                  {.title = "Linear and gated attention",
-                   .notes = {"float, on the calling thread"},
-                   .series = {},
-                   .mark = "",
-                   .axes = {{"Speed: longer is better", "share of what each part is compared with",
-                             BarChart::Scale::linear, " %"}}}};
+    shares[1] = 8;  // includes the definition, some twenty times as slow as the rest, but timed in fewer rounds
+    Output output{
+        program.results(),
+        Progress(shares),
+        {.title = "Linear and gated attention",
+         .notes = {"float, on the calling thread"},
+         .series = {},
+         .mark = "",
+         .axes = {{"Speed: longer is better", "share of the FMA peak, or of the speed of reading and writing the state",
+                   BarChart::Scale::linear, " %"}}}};
     lengths(quick ? 1024 : 65536, budget, output);
     gates(quick ? 128 : 8192, {.seconds = budget.seconds, .rounds = quick ? 1 : 3}, output);
     for (const Index batch : batches) decode(batch, budget, output);

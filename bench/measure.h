@@ -1,4 +1,4 @@
-// One row of the comparison: check, then time all contestants and the yardsticks in turn.
+// One row of the comparison: checks all contestants, then times them and the yardsticks in turn.
 #pragma once
 
 #include <cstddef>
@@ -21,18 +21,18 @@ struct Measurement {
   std::ptrdiff_t extra_bytes = 0;
 };
 
-/// What one row found; rates in flop/s.
+/// Results of one row; rates in flop/s.
 struct RowResult {
   Workload work;
-  std::vector<std::optional<Measurement>> of;  ///< one for each contestant; empty where it took no part
-  std::vector<std::string_view> declined;      ///< one for each contestant: why it took no part
+  std::vector<std::optional<Measurement>> of;  ///< one per contestant; empty if it cannot run the row
+  std::vector<std::string_view> declined;      ///< one per contestant: why it cannot run the row
   double fma_peak = 0;                         ///< of all workers, median over the row
   double eigen_product = 0;                    ///< of one core, median over the row
   int rounds = 0;
 };
 
 /// Checks and times one row.
-/// @throws Unequal if a contestant computes something else than the others.
+/// @throws Unequal if a contestant's result is wrong.
 template <class T>
 RowResult measure_row(const Workload& work, const attn::Options& options, const Budget& budget, Progress& progress) {
   progress.say("checking");
@@ -53,7 +53,7 @@ RowResult measure_row(const Workload& work, const attn::Options& options, const 
     outs[c] = make_output<T>(work);
     calls.push_back(all[c].prepare(outs[c], in, work, options));
     who.push_back(c);
-    // The memory of the very first call, before any workspace is warm.
+    // The memory of the first call, before workspaces are allocated.
     result.of[c] = Measurement{.extra_bytes = extra_memory(calls.back())};
     if (c != who.front())
       expect_within(all[c].name, work, all[who.front()].name.c_str(), max_difference(outs[c], outs[who.front()]),

@@ -1,5 +1,5 @@
-// Counts the heap by standing in front of the C allocator: Eigen takes memory by malloc and posix_memalign, the library
-// by operator new, and all of them end here.
+// Counts heap memory by replacing the C allocator: Eigen allocates with malloc and posix_memalign, the library with
+// operator new, and all of these calls end up here.
 #include "memory.h"
 
 #include <malloc.h>
@@ -48,8 +48,8 @@ void uncount(void* p) {
 
 }  // namespace
 
-// glibc keeps its own allocator under these names for programs that replace the public ones. Its manual ("Replacing
-// malloc") asks a replacement to define every name below.
+// glibc provides its allocator under these names for programs that replace the public ones. Its manual ("Replacing
+// malloc") requires a replacement to define every name below.
 extern "C" {
 void* __libc_malloc(std::size_t size) noexcept;
 void* __libc_calloc(std::size_t count, std::size_t size) noexcept;

@@ -1,4 +1,4 @@
-// How much memory a call takes: the heap of this process, counted.
+// Peak heap memory of calls, counted in the allocator.
 #pragma once
 
 #include <cstddef>
@@ -6,14 +6,14 @@
 
 namespace bench {
 
-/// Whether allocations are counted in this build. They are not under sanitizers, which bring an allocator of their own,
-/// and not without glibc.
+/// Whether allocations are counted in this build: not under sanitizers, which have their own allocator, nor without
+/// glibc.
 bool memory_is_counted();
 
-/// The most bytes on the heap during `call`, beyond those at its start, from all threads. 0 if they are not counted.
+/// Returns the peak number of heap bytes during `call`, minus those at its start, over all threads. 0 if they are not
+/// counted.
 ///
-/// The call runs on a thread of its own, so that workspaces which a library keeps per thread are counted too instead of
-/// being found ready.
+/// The call runs on a new thread, so that workspaces which a library keeps per thread are counted too.
 std::ptrdiff_t extra_memory(const std::function<void()>& call);
 
 }  // namespace bench

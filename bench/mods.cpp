@@ -1,4 +1,4 @@
-// What each mod costs: its call in turn with plain attention over as many pairs as it keeps, and the share of time that
+// Times each mod, alternating with plain attention over as many pairs as it keeps, and measures the share of time that
 // its hints take.
 #include <functional>
 #include <iostream>
@@ -24,14 +24,14 @@ using attn::Index;
 
 constexpr Index kDim = 64;
 
-/// Where the numbers of a run go.
+/// Destinations of a run's results.
 struct Output {
   Results& results;
   Progress progress;
   BarChart chart;
 };
 
-/// One length, and the mods that are timed at it.
+/// Mods that are timed at one length.
 class Bench {
  public:
   Bench(Index heads, Index tokens)
@@ -43,19 +43,19 @@ class Bench {
   Index tokens() const { return q_.dim(2); }
   Index heads() const { return q_.dim(1); }
 
-  /// `kept`: the share of all pairs that the mod keeps; by default the predicate is asked.
+  /// `kept`: the share of all pairs that the mod keeps; by default counted with its predicate.
   template <class M>
   void add(const std::string& name, const M& mods, std::optional<double> kept = std::nullopt) {
     rows_.push_back({name, kept ? *kept : share_kept(mods),
                      [=, this] { attn::attention_into(out_, q_, k_, v_, mods, options_); },
                      [=, this] { attn::explain(q_, k_, v_, mods, options_); }});
   }
-  /// Adds a call that is no mod, for comparison.
+  /// Adds a call that is not a mod, for comparison.
   void add_call(const std::string& name, double kept, std::function<void()> call) {
     rows_.push_back({name, kept, std::move(call), {}});
   }
 
-  /// Computes documents one by one, with which packing them is compared.
+  /// Computes documents one by one, for comparison with packing them.
   void separate_documents(Index length) {
     const auto part = [&](const attn::Tensor<float, 4>& t, Index first) {
       return attn::TensorView<const float, 4>(&t(0, 0, first, 0), {1, heads(), length, kDim}, t.view().strides());
@@ -66,7 +66,7 @@ class Bench {
           part(q_, first), part(k_, first), part(v_, first), attn::full(), options_);
   }
 
-  /// Times all rows in turn with plain attention over `plain_tokens` of the tokens.
+  /// Times all rows, interleaved with plain attention over `plain_tokens` tokens.
   void print(Index plain_tokens, const Budget& budget, Output& output) const {
     const std::string sizes = std::to_string(heads()) + (heads() == 1 ? " head, " : " heads, ") +
                               std::to_string(tokens()) + " tokens, D=" + std::to_string(kDim);
@@ -147,7 +147,7 @@ attn::Tensor<bool, 4> random_bools(const attn::Shape<4>& shape, double chance) {
   return t;
 }
 
-/// Lists of `count` different keys out of `keys`, in random order.
+/// Returns lists of `count` different keys out of `keys`, in random order.
 attn::Tensor<int, 2> random_lists(Index lists, Index count, Index keys) {
   attn::Tensor<int, 2> t({lists, count});
   std::vector<int> all(static_cast<std::size_t>(keys));
@@ -167,25 +167,26 @@ void every_mod(Index n, const Budget& budget, Output& output) {
   constexpr Index kHeads = 4;
   Bench bench(kHeads, n);
   const auto lambda = mask_mod([](auto p) { return p.kv <= p.q; });
-  std::vector<Index> drafts;  // eight, one behind the other
+  std::vector<Index> drafts;  // eight chains, one after another
   for (Index i = 0; i < n; ++i) drafts.push_back(i % (n / 8) == 0 ? -1 : i - 1);
   Tensor<bool, 1> padding({n});
   std::fill_n(padding.data(), n / 2, true);
   bench.add("causal()", causal());
-  bench.add("a lambda like it", lambda);
+  bench.add("the same mask as a lambda", lambda);
   bench.add("block_mask of the lambda", block_mask(lambda, n, n));
   bench.add("sliding_window(256)", sliding_window(256));
   bench.add("prefix_lm({n / 4})", prefix_lm({n / 4}));
   bench.add("key_lengths({n / 2})", key_lengths({n / 2}));
   bench.add("query_lengths({n / 2})", query_lengths({n / 2}));
-  bench.add("documents_at, 8 of them",
+  bench.add("documents_at, 8 documents",
             documents_at({0, n / 8, n / 4, n * 3 / 8, n / 2, n * 5 / 8, n * 3 / 4, n * 7 / 8, n}));
-  bench.add("block_sparse, a quarter", block_sparse(Tensor(random_bools({1, 1, n / 64, n / 64}, 0.25)), 64, 64));
-  bench.add("bidirectional_spans, 3 of them",
+  bench.add("block_sparse, a quarter of the blocks",
+            block_sparse(Tensor(random_bools({1, 1, n / 64, n / 64}, 0.25)), 64, 64));
+  bench.add("bidirectional_spans, 3 spans",
             bidirectional_spans({{n / 16, n / 8}, {n / 4, n / 4 + n / 16}, {n / 2, n / 2 + n / 8}}));
   bench.add("neighbourhood, 7 x 7 of 64 columns", neighbourhood({n / 64, 64}, {7, 7}));
-  bench.add("select, 1/16 of the keys each", select(random_lists(n, n / 16, n)), 1.0 / 16);
-  bench.add("select, 1/16 for all", select(random_lists(1, n / 16, n)), 1.0 / 16);
+  bench.add("select, 1/16 of the keys, a list per query", select(random_lists(n, n / 16, n)), 1.0 / 16);
+  bench.add("select, 1/16 of the keys, one list for all", select(random_lists(1, n / 16, n)), 1.0 / 16);
   bench.add("strided_sparse(64)", strided_sparse(64));
   bench.add("fixed_sparse(64, 8)", fixed_sparse(64, 8));
   bench.add("dilated(128, 4)", dilated(128, 4));
@@ -195,8 +196,8 @@ void every_mod(Index n, const Budget& budget, Output& output) {
   bench.add("keep, half of the keys", keep(padding));
   bench.add("drop, random keys", drop(Tensor<bool, 4>(random_bools({1, 1, 1, n}, 0.5))));
   bench.add("drop, random pairs", drop(Tensor<bool, 4>(random_bools({1, 1, n, n}, 0.5))));
-  bench.add("bias, one for each key", bias(Tensor<float, 4>(random_tensor({1, 1, 1, n}, 6))));
-  bench.add("bias, one for each pair", bias(Tensor<float, 4>(random_tensor({1, 1, n, n}, 6))));
+  bench.add("bias, one per key", bias(Tensor<float, 4>(random_tensor({1, 1, 1, n}, 6))));
+  bench.add("bias, one per pair", bias(Tensor<float, 4>(random_tensor({1, 1, n, n}, 6))));
   bench.add("softcap(50)", softcap(50));
   bench.add("alibi", alibi(alibi_slopes(kHeads)));
   bench.add("relative_bias, T5 buckets", relative_bias(Tensor<float, 2>({kHeads, 32}), T5Buckets()));
@@ -205,7 +206,7 @@ void every_mod(Index n, const Budget& budget, Output& output) {
   bench.add("dropout(0.1)", dropout(0.1, 1));
   bench.add("causal | softcap | alibi", causal() | softcap(50) | alibi(alibi_slopes(kHeads)));
   bench.print(n, budget, output);
-  std::cout << "block_mask was made in " << fixed(1e3 * seconds([&] { block_mask(lambda, n, n); }), 2)
+  std::cout << "Making block_mask took " << fixed(1e3 * seconds([&] { block_mask(lambda, n, n); }), 2)
             << " ms, once for all heads.\n\n";
 }
 
@@ -221,12 +222,12 @@ void long_rows(Index n, const Budget& budget, Output& output) {
   bench.add("dilated(256, 64)", dilated(256, 64), 257 / tokens);
   bench.add("neighbourhood, 13 x 13 of 128 columns", neighbourhood({n / 128, 128}, {13, 13}), 169 / tokens);
   bench.add("neighbourhood, 4 x 7 x 7 of 32 x 32", neighbourhood({n / 1024, 32, 32}, {4, 7, 7}), 196 / tokens);
-  bench.add("documents_at, 64 of them", documents_at(offsets), document / tokens);
-  bench.add_call("64 calls, one for each document", document / tokens, [&] { bench.separate_documents(n / 64); });
+  bench.add("documents_at, 64 documents", documents_at(offsets), document / tokens);
+  bench.add_call("64 calls, one per document", document / tokens, [&] { bench.separate_documents(n / 64); });
   bench.print(n / 8, budget, output);
 }
 
-/// Times select() of keys that come from memory against dense calls over as many keys of each query's own.
+/// Times select() of keys in memory against dense calls in which each query has separate keys, as many as are selected.
 void selected_keys(Index queries, Index count, Index keys, const Budget& budget, Output& output) {
   constexpr Index kLong = 128;
   const attn::Options options{.executor = attn::serial()};
@@ -247,9 +248,9 @@ void selected_keys(Index queries, Index count, Index keys, const Budget& budget,
   output.progress.clear();
   const double dense = times[0].seconds, selected = times[1].seconds;
   std::cout << work << ", D=" << kLong << ", float, one thread: " << fixed(1e3 * selected, 2) << " ms, "
-            << fixed(selected / dense, 2) << " times a dense call over as many keys of each query's own ("
-            << fixed(1e3 * dense, 2) << " ms); the mod is made in " << fixed(1e3 * times[2].seconds, 2) << " ms.\n";
-  output.results.add(work + "/dense, keys of its own", times[0]);
+            << fixed(selected / dense, 2) << " times as long as a dense call in which each query has its own keys ("
+            << fixed(1e3 * dense, 2) << " ms); making the mod takes " << fixed(1e3 * times[2].seconds, 2) << " ms.\n";
+  output.results.add(work + "/dense, separate keys", times[0]);
   output.results.add(work + "/select", times[1], {{"relative_speed", dense / selected}});
   output.results.add(work + "/making the mod", times[2]);
 }
@@ -259,15 +260,15 @@ void selected_keys(Index queries, Index count, Index keys, const Budget& budget,
 int main(int argc, char** argv) {
   Program program("mods", "Times every mod against plain attention over as many pairs as it keeps.");
   Budget budget{.seconds = 0.5, .rounds = 7};
-  program.number("--seconds", budget.seconds, "how long the fastest call is timed in all", 0.001, 3600.0);
-  program.number("--rounds", budget.rounds, "how often each call is timed at least", 1, 1000);
+  program.number("--seconds", budget.seconds, "total time for which the fastest call is timed", 0.001, 3600.0);
+  program.number("--rounds", budget.rounds, "minimum number of times each call is timed", 1, 1000);
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
     if (quick) budget = {.seconds = 0.001, .rounds = 1};
     Output output{
         program.results(),
-        Progress({30, 8, 1}),  // as many mods as each times
-        {.title = "What each mod costs",
+        Progress({30, 8, 1}),  // the number of mods in each of the three parts below
+        {.title = "Cost of each mod",
          .notes = {std::string("float, one thread, ").append(to_string(attn::default_isa())) +
                    ", against plain attention over as many pairs as the mod keeps"},
          .series = {},

@@ -1,4 +1,4 @@
-// The yardsticks of a run: the most flops that the machine can do, and those of Eigen's own large product.
+// Yardsticks of a run: the machine's peak flop/s and read bandwidth, and the speed of Eigen's large product.
 #pragma once
 
 #include <string_view>
@@ -16,9 +16,9 @@ namespace bench {
 
 namespace detail {
 
-// One text for every instruction set: `acc = acc * a + b` on independent vectors, which compilers turn into fused
-// multiply-adds where the set has them. It is a macro because a target attribute cannot be a template parameter. The
-// factor below 1 keeps the numbers away from infinity and from denormals. Returns a number that depends on all of them.
+// One source for all instruction sets: `acc = acc * a + b` on independent vectors, which compilers turn into fused
+// multiply-adds if the set has them. It is a macro because a target attribute cannot be a template parameter. The
+// factor below 1 keeps values away from infinity and from denormals. Returns a value that depends on all of them.
 #define ATTN_BENCH_FMA_LOOP(NAME, BYTES, ...)                                          \
   template <class T, std::size_t... I>                                                 \
   __VA_ARGS__ T NAME(attn::Index steps, std::index_sequence<I...>) {                   \
@@ -44,7 +44,7 @@ ATTN_BENCH_FMA_LOOP(fma_baseline, 16, [[gnu::noinline]])
 
 enum class FmaSet { baseline, avx2, avx512 };
 
-/// The set that calls of this process use, so that a set forced by ATTN_ISA is measured by its own peak.
+/// Returns the set that calls of this process use, so that a set forced by ATTN_ISA is compared with its own peak.
 inline FmaSet fma_set() {
 #if defined(__x86_64__)
   using attn::detail::VectorSet;
@@ -55,11 +55,11 @@ inline FmaSet fma_set() {
   return FmaSet::baseline;
 }
 
-// Latency 4 × 2 units = 8 vectors keep every known core busy. Where there are 32 registers, 20 leave more slack; of 16,
-// the two operands leave 14.
+// Latency 4 × 2 units = 8 vectors keep every known core busy. With 32 registers, 20 accumulators give more slack; of 16
+// registers, two hold the operands, so that 12 accumulators fit.
 constexpr std::size_t kWide = 20, kNarrow = 12;
 
-/// `steps` steps of the widest loop that the CPU has.
+/// Runs `steps` steps of the loop for fma_set().
 template <class T>
 void run_fma(attn::Index steps) {
   [[maybe_unused]] volatile T sink;  // keeps the compiler from dropping the loop
@@ -77,7 +77,7 @@ void run_fma(attn::Index steps) {
   }
 }
 
-/// How many flops run_fma() does. A multiplication and an addition count as two.
+/// Returns the flops of run_fma(). A multiplication and an addition count as two.
 template <class T>
 double fma_flops(attn::Index steps) {
   const std::size_t vectors = fma_set() == FmaSet::avx512 ? kWide : kNarrow;
@@ -87,7 +87,7 @@ double fma_flops(attn::Index steps) {
 
 }  // namespace detail
 
-/// Which instructions the peak is measured with.
+/// Returns the name of the instructions that the peak is measured with.
 inline std::string_view fma_set_name() {
   switch (detail::fma_set()) {
     case detail::FmaSet::avx512:
@@ -100,9 +100,9 @@ inline std::string_view fma_set_name() {
   return "128-bit vectors";
 }
 
-/// The FMA peak in flop/s of all workers of `executor` together: register to register, without memory. It is the best
-/// of some short spans, because whatever else the machine does can only slow one down. Each span is cut in pieces, so
-/// that a worker that starts late costs little.
+/// Returns the FMA peak in flop/s of all workers of `executor` together, from registers, without memory accesses. It is
+/// the best of a few short spans, because other load only lowers it. Each span is split into tasks, so that a worker
+/// that starts late costs little.
 template <class T>
 double measure_fma_peak(const attn::Executor& executor) {
   constexpr double kPiece = 5e-4;
@@ -123,8 +123,8 @@ double measure_fma_peak(const attn::Executor& executor) {
   return best;
 }
 
-/// The peak of the matrix unit for bf16 in flop/s of all workers of `executor` together, register to register as well.
-/// 0 where there is no matrix unit.
+/// Returns the bf16 peak in flop/s of the matrix units of all workers of `executor` together, likewise from registers.
+/// 0 without a matrix unit.
 inline double measure_amx_peak([[maybe_unused]] const attn::Executor& executor) {
 #if ATTN_AMX
   if (attn::default_isa() != attn::Isa::amx || !attn::detail::amx_permitted()) return 0;
@@ -156,7 +156,7 @@ inline double measure_amx_peak([[maybe_unused]] const attn::Executor& executor) 
 #endif
 }
 
-/// Bytes per second that one core reads from memory, when it reads all of `numbers` one after the other.
+/// Returns the bytes per second at which one core reads `numbers` in order.
 inline double measure_read_bandwidth(const std::vector<float>& numbers) {
   using Vector [[gnu::vector_size(64), gnu::aligned(4)]] = float;
   constexpr std::size_t kVectors = 8, kStep = kVectors * 16;
@@ -168,11 +168,11 @@ inline double measure_read_bandwidth(const std::vector<float>& numbers) {
   });
   Vector all = {};
   for (const Vector& s : sum) all += s;
-  [[maybe_unused]] volatile float sink = all[0];  // the loop must not be found useless
+  [[maybe_unused]] volatile float sink = all[0];  // keeps the compiler from dropping the loop
   return static_cast<double>(numbers.size() * sizeof(float)) / time;
 }
 
-/// Flop/s of Eigen's own product of two 1024 × 1024 matrices on one core, as this program was compiled.
+/// Measures the flop/s of Eigen's product of two 1024 × 1024 matrices on one core, as compiled in this program.
 template <class T>
 class EigenProduct {
  public:

@@ -1,4 +1,4 @@
-// Where the time of the flash path goes: the kernels of one tile by themselves, over the keys of one head.
+// Times the kernels of one tile of the flash path separately, over the keys of one head.
 #include <array>
 #include <iostream>
 #include <string>
@@ -20,7 +20,7 @@ namespace detail = attn::detail;
 constexpr Index kKeys = 2048;
 constexpr int kRounds = 25;
 
-/// The steps of a tile of queries over all keys, in the order in which the prefill loop takes them.
+/// The steps of a tile of queries over all keys, in the order of the prefill loop.
 template <class T>
 class Phases {
  public:
@@ -41,10 +41,10 @@ class Phases {
         workspace_(layout_.bytes(), 1),
         memory_(layout_.at(workspace_.of(0))) {}
 
-  static constexpr std::array<const char*, 5> kNames = {"queries in, output out", "score product", "softmax",
+  static constexpr std::array<const char*, 5> kNames = {"loading queries, storing output", "score product", "softmax",
                                                         "value product", "packing of column-major values"};
 
-  /// The time of each step, all in turn.
+  /// Returns the time of each step, timed in turn.
   std::vector<Timing> measure(const Budget& budget, Progress& progress) {
     begin();
     return interleaved({[this] { queries_and_output(); }, [this] { scores(); }, [this] { softmax(); },
@@ -63,7 +63,7 @@ class Phases {
  private:
   using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-  /// Sets the numbers to what stays ordinary however often a step runs.
+  /// Initialises the data such that values stay in range however often a step runs.
   void begin() {
     family_.load_columns(memory_.query, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
     std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));
@@ -118,7 +118,7 @@ class Phases {
   detail::TileMemory<T> memory_;
 };
 
-/// Where the numbers of a run go.
+/// Destinations of a run's results.
 struct Output {
   Budget budget;
   Results& results;
@@ -155,7 +155,7 @@ void print(const char* scalar, Index dim, Output& output) {
       counters.emplace_back("exponentials_per_second", exponentials);
     }
     std::cout << "  " << fixed(1e6 * time, 1) << " us  " << fixed(100 * share, 1) << " %  " << Phases<T>::kNames[i]
-              << rate << (i + 1 == times.size() ? " (on top, where there are any)" : "") << '\n';
+              << rate << (i + 1 == times.size() ? " (in addition, only if values are column-major)" : "") << '\n';
     group.bars.push_back({i, {{100 * share, time_text(time) + rate}}});
     output.results.add(name + "/" + Phases<T>::kNames[i], times[i], std::move(counters));
   }
@@ -166,7 +166,7 @@ void print(const char* scalar, Index dim, Output& output) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("phases", "Times the steps of one tile of queries by themselves, over the keys of one head.");
+  Program program("phases", "Times each step of one tile of queries separately, over the keys of one head.");
   return program.main(argc, argv, [&] {
     Output output{
         program.quick() ? Budget{0.001, 3} : Budget{.seconds = 0.2, .rounds = kRounds},
@@ -174,7 +174,7 @@ int main(int argc, char** argv) {
         Progress(4),
         {.title = "Where the time of a tile goes",
          .notes = {"A tile of queries over " + std::to_string(kKeys) + " keys of one head, on the calling thread; " +
-                   Phases<float>::kNames[4] + " comes on top, where there are any"},
+                   Phases<float>::kNames[4] + " takes additional time, if there are any"},
          .series = {Phases<float>::kNames.begin(), Phases<float>::kNames.end()},
          .mark = "",
          .axes = {{"Time", "share of the tile", BarChart::Scale::linear, " %"}}}};

@@ -20,10 +20,10 @@ void expect_writable(const std::string& path) {
 
 Program::Program(std::string name, const std::string& description)
     : name_(std::move(name)), svg_(name_ + ".svg"), app_(std::make_unique<CLI::App>(description)) {
-  flag("--quick", quick_, "short rows, few rounds: does it run?");
-  app_->add_option("--svg", svg_, "where the chart goes; empty: no chart")->capture_default_str();
+  flag("--quick", quick_, "short rows and few rounds, to check that it runs");
+  app_->add_option("--svg", svg_, "file for the chart; empty: no chart")->capture_default_str();
   text("--json", json_,
-       "where the numbers go, in Google Benchmark's format; beside the chart if not given, empty: nowhere");
+       "file for the numbers, in Google Benchmark's format; by default next to the chart; empty: no file");
 }
 
 Program::~Program() = default;
@@ -73,7 +73,7 @@ int Program::main(int argc, char** argv, const std::function<void()>& run) {
     return 0;
   } catch (const std::exception& error) {
     std::cerr << name_ << ": " << error.what() << '\n';
-    for (const std::string& file : {svg_, json_}) {  // what expect_writable() has made
+    for (const std::string& file : {svg_, json_}) {  // created by expect_writable()
       std::error_code ignored;
       if (std::filesystem::is_regular_file(file, ignored) && std::filesystem::is_empty(file, ignored))
         std::filesystem::remove(file, ignored);

@@ -1,4 +1,4 @@
-// What all benchmarks have in common: their options, the files they write and how they end.
+// The common part of all benchmarks: options, output files and exit codes.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@ class App;
 
 namespace bench {
 
-/// A benchmark with the options --quick, --svg FILE and --json FILE. Unless these say something else, its picture goes
-/// to <name>.svg and its numbers to <name>.json beside it. More options are added by the functions here, because CLI11
-/// takes the compiler seconds in each unit that includes it.
+/// A benchmark with the options --quick, --svg FILE and --json FILE. By default its chart is written to <name>.svg and
+/// its numbers to a .json file of the same name. Further options are added by member functions, because CLI11 costs
+/// seconds of compile time in each unit that includes it.
 class Program {
  public:
   Program(std::string name, const std::string& description);
   ~Program();
 
-  /// A number in least..most: an int, an attn::Index, a double or a std::vector<double>. What it is before is its
-  /// default, which --help shows unless it lies below that range.
+  /// Adds a number in least..most: an int, an attn::Index, a double or a std::vector<double>. Its initial value is the
+  /// default, which --help shows unless it is below that range.
   template <class Number>
   void number(const std::string& option, Number& value, const std::string& what, double least, double most);
-  /// One of these numbers.
+  /// Adds an option that must be one of `values`.
   void number_among(const std::string& option, double& value, const std::string& what, std::vector<double> values);
   void text(const std::string& option, std::string& value, const std::string& what);
   void flag(const std::string& option, bool& value, const std::string& what);
@@ -35,14 +35,14 @@ class Program {
   bool quick() const { return quick_; }
   Results& results() { return results_; }
 
-  /// Parses options, calls run(), and writes the numbers. Returns the exit code. What `run` throws is printed as a line
-  /// on standard error.
+  /// Parses options, calls run(), and writes the files. Returns the exit code. Exceptions from `run` are printed to
+  /// standard error as one line.
   int main(int argc, char** argv, const std::function<void()>& run);
 
-  /// Keeps this process from writing anything, where others of the same run do.
+  /// Keeps this process from writing files, if another process of the same run writes them.
   void be_silent() { is_silent_ = true; }
 
-  /// Sets the picture. run() calls it at its end.
+  /// Sets the chart. run() calls it at its end.
   void draw(const std::string& svg) { picture_ = svg; }
   void draw(const BarChart& chart) { draw(svg_of(chart)); }
 
@@ -55,7 +55,7 @@ class Program {
   Results results_;
 };
 
-/// Fails early if a file cannot be written, because minutes of work must not end in "cannot write". @throws
+/// Fails early if a file cannot be written, so that minutes of work do not end in "cannot write". @throws
 /// std::runtime_error
 void expect_writable(const std::string& path);
 

@@ -1,4 +1,4 @@
-// What a waiting person sees on standard error.
+// Progress reports on standard error.
 #pragma once
 
 #include <unistd.h>
@@ -14,13 +14,13 @@
 
 namespace bench {
 
-/// Shows how far a run is and how long it will still take. On a terminal it rewrites one line; elsewhere, e.g. in a
-/// log, it prints one plain line when a row begins.
+/// Shows the progress of a run and the time left. On a terminal it rewrites one line; elsewhere, e.g. in a log, it
+/// prints one plain line at the start of each row.
 class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `shares`: about what each row takes, in any unit.
+  /// `shares`: estimated duration of each row, in any unit.
   explicit Progress(std::vector<double> shares, std::FILE* out = stderr)
       : Progress(std::move(shares), out, isatty(fileno(out)) != 0) {}
   explicit Progress(std::size_t rows) : Progress(std::vector<double>(rows, 1.0)) {}
@@ -43,10 +43,10 @@ class Progress {
     std::fflush(out_);
   }
 
-  /// Says in a few words what goes on in the row.
+  /// Shows in a few words what the row is doing.
   void say(const std::string& what) { draw(": " + what); }
 
-  /// Says how many of the row's rounds are done.
+  /// Shows how many of the row's rounds are done.
   void round(int done, int rounds) {
     of_row_ = static_cast<double>(done) / rounds;
     const auto now = Clock::now();
@@ -72,7 +72,7 @@ class Progress {
     shown_ = width(line);
   }
 
-  /// ", 1:20 left", once something is done that says how fast it goes.
+  /// Returns ", 1:20 left"; empty until some work is done.
   std::string time_left() const {
     const double done = done_ + (at_ > 0 ? of_row_ * shares_[at_ - 1] : 0);
     if (done <= 0) return "";

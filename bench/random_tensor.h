@@ -1,4 +1,4 @@
-// Inputs for benchmarks that make their own.
+// Random tensors as inputs of benchmarks.
 #pragma once
 
 #include <random>
@@ -7,7 +7,7 @@
 
 namespace bench {
 
-/// Normally distributed numbers, the same for the same seed.
+/// Returns a tensor of normally distributed values, the same for the same seed.
 inline attn::Tensor<float, 4> random_tensor(const attn::Shape<4>& shape, unsigned seed) {
   attn::Tensor<float, 4> t(shape);
   std::mt19937 random(seed);

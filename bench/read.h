@@ -1,4 +1,4 @@
-// The yardstick of decoding: memory that all workers read once, from one end to the other.
+// The yardstick of decoding: all workers read memory once, in order.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ Bytes bytes_of(const T* first, attn::Index count) {
   return {reinterpret_cast<const std::byte*>(first), count * static_cast<attn::Index>(sizeof(T))};
 }
 
-/// Some pieces of memory.
+/// Pieces of memory to read.
 class Memory {
  public:
   Memory() = default;
@@ -37,8 +37,7 @@ class Memory {
 
   attn::Index size() const { return size_; }
 
-  /// Reads all pieces; a task has some neighbouring ones. Only whole vectors are read: the rest of a piece is less than
-  /// 512 bytes.
+  /// Reads all pieces; a task reads consecutive ones. Up to 511 bytes at the end of a piece are skipped.
   void read(const attn::Executor& executor) const {
     using Vector [[gnu::vector_size(64), gnu::aligned(1), gnu::may_alias]] = float;
     constexpr attn::Index kVectors = 8, kStep = kVectors * static_cast<attn::Index>(sizeof(Vector));
@@ -59,7 +58,7 @@ class Memory {
 
  private:
   std::vector<Bytes> pieces_;
-  std::vector<std::size_t> first_{0};  // piece of each task, and the end
+  std::vector<std::size_t> first_{0};  // first piece of each task, and the end
   attn::Index size_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace {
 constexpr double kGiga = 1e9, kMebi = 1024.0 * 1024.0;
 const std::string kNone = "–";
 
-/// About three figures, which is what a run can be trusted with.
+/// Formats about three significant digits; runs are not more precise.
 std::string figures(double value) { return fixed(value, value < 1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0); }
 
 }  // namespace
@@ -72,9 +72,9 @@ BarChart chart_of(const Report& report) {
   BarChart chart{.title = "Exact attention on the CPU: ",
                  .notes = report.conditions,
                  .series = report.contestants,
-                 .mark = "FMA peak, measured beside each row",
+                 .mark = "FMA peak, measured alongside each row",
                  .axes = {{"Speed: longer is better", "GFLOP/s: 4 · B · H · kept (query, key) pairs · D / time"},
-                          {"Extra memory: shorter is better", "heap at its highest during the call (log scale)",
+                          {"Extra memory: shorter is better", "peak heap usage during the call (log scale)",
                            BarChart::Scale::bytes, "", 260}}};
   for (std::size_t c = 0; c < report.contestants.size(); ++c)
     chart.title += (c == 0 ? "" : c == 1 ? " against " : " and ") + report.contestants[c];

@@ -1,4 +1,4 @@
-// The numbers of a run for other programs, in the format of Google Benchmark.
+// Results of a run as JSON in the format of Google Benchmark.
 #pragma once
 
 #include <string>
@@ -9,21 +9,20 @@
 
 namespace bench {
 
-/// Numbers beside the times: rates per second, shares (1: all), bytes.
+/// Values reported with the times: rates per second, shares (1: all), bytes.
 using Counters = std::vector<std::pair<std::string, double>>;
 
-/// What was measured, in Google Benchmark's JSON, which its tools/compare.py and whatever draws its results can read.
-/// There is an entry for each way to do each work. Its times are medians, and its iterations are all calls that were
-/// timed.
+/// Results in Google Benchmark's JSON, which its tools/compare.py and plotting tools can read. There is an entry per
+/// workload and variant, with median times. Its iterations are the number of timed calls.
 class Results {
  public:
-  /// Adds an entry. `name` is the work and the way, e.g. "N=2048 D=64/backward", and occurs once in a run. Counters
-  /// that are not finite are left out, because JSON has no such numbers.
+  /// Adds an entry. `name` is the workload and the variant, e.g. "N=2048 D=64/backward", and must be unique in a run.
+  /// Counters that are not finite are omitted, because JSON cannot represent them.
   void add(std::string name, const Timing& timing, Counters counters = {}) {
     entries_.push_back({std::move(name), timing, std::move(counters)});
   }
 
-  /// Adds something about the whole run to the context, e.g. ("instruction_set", "avx512").
+  /// Adds a property of the whole run to the context, e.g. ("instruction_set", "avx512").
   void about(std::string key, std::string value) { context_.emplace_back(std::move(key), std::move(value)); }
 
   /// Writes all entries, with times in nanoseconds. @throws std::runtime_error if the file cannot be written.

@@ -1,5 +1,5 @@
-// Attention over the ranks of MPI against one process with as many threads: time, bytes sent, waiting, and what the
-// model of scale says. Start it with mpirun.
+// Times attention over MPI ranks against one process with as many threads: time, bytes sent, waiting, and the
+// prediction of the scaling model. Start it with mpirun.
 #include <mpi.h>
 #include <sched.h>
 
@@ -38,19 +38,19 @@ std::string text(const Work& w) {
 
 std::string way_text(const Work& w) { return "/" + std::string(kWayNames[static_cast<std::size_t>(w.way)]); }
 
-/// Rank 0 is compared with as many threads as all ranks have, which must not share a core.
+/// Warns if rank 0 has too few cores to run as many threads as all ranks together, for the comparison.
 void expect_cores(const Settings& s, const World& world) {
   cpu_set_t cores;
   if (!world.is_first() || sched_getaffinity(0, sizeof cores, &cores) != 0) return;
   const int needed = s.threads * world.ranks(), has = CPU_COUNT(&cores);
   if (has < needed)
     std::cerr
-        << "ring: rank 0 may use " << has << (has == 1 ? " core" : " cores") << ", and is to run " << needed
-        << " threads by itself: that side of the comparison will be slow. Open MPI binds ranks to cores unless told "
+        << "ring: rank 0 may use " << has << (has == 1 ? " core" : " cores") << ", but has to run " << needed
+        << " threads alone: that side of the comparison will be slow. Open MPI binds ranks to cores unless run with "
            "--bind-to none\n";
 }
 
-/// Calls use(mods) with the masks of a work.
+/// Calls use(mods) with the masks of a workload.
 template <class Use>
 void with_mods(const Work& w, const Use& use) {
   if (w.window > 0)
@@ -61,7 +61,7 @@ void with_mods(const Work& w, const Use& use) {
     use(attn::Mods<>());
 }
 
-/// The tensors of a whole text on rank 0, and the rows of all ranks.
+/// Tensors of the whole sequence on rank 0, and the rows of all ranks.
 struct Tensors {
   Tensors(const Work& w, const Settings& s, const World& world, attn::mpi::Ring& ring) {
     const attn::Shape<4> queries{1, s.heads, w.len, s.dim}, keys{1, s.kv_heads, w.len, s.dim};
@@ -80,7 +80,7 @@ struct Tensors {
   attn::Tensor<float, 4> q, k, v, grad;
 };
 
-/// What was measured of a row.
+/// Measurements of a row.
 struct Row {
   Timing ring, one;
   double bytes_sent = 0, bytes_held = 0, waited = 0;
@@ -109,7 +109,7 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
 
     for (int round = 0; round < s.rounds; ++round) {
       if (progress) progress->round(round, s.rounds);
-      ranks::meet_asleep();  // the others slept while rank 0 had the machine to itself
+      ranks::meet_asleep();  // the others slept while rank 0 used the machine alone
       times.push_back(world.most(seconds([&] {
         if (w.backward && w.way == Way::by_heads)
           ring.attention_by_heads_backward(x.grad, x.q, x.k, x.v, result, mods, own);
@@ -137,7 +137,8 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
   return row;
 }
 
-/// Bytes of the keys and values that ranks need of others, at least: those up to a window before their own.
+/// Returns the minimum number of bytes of keys and values that ranks need from others: those up to one window before
+/// their own.
 double bytes_needed(const Work& w, const Settings& s, int ranks) {
   const double window = static_cast<double>(w.window - 1);
   return (ranks - 1) * window * 2.0 * static_cast<double>(s.kv_heads * s.dim) * sizeof(float);
@@ -165,7 +166,7 @@ void run(Program& program, const Settings& settings, const World& world) {
   const std::vector<Work> all = works(program.quick(), world.ranks(), s);
   std::optional<Progress> progress;
   if (world.is_first()) progress.emplace(all.size());
-  std::map<std::string, Cluster> clusters;  // for each length, pass and kind of messages
+  std::map<std::string, Cluster> clusters;  // per length, pass and kind of messages
   const auto cluster_of = [&](const Work& w) {
     const std::string key =
         "N=" + std::to_string(w.len) + (w.backward ? " backward" : "") + (w.way == Way::by_heads ? " by heads" : "");
@@ -188,7 +189,7 @@ void run(Program& program, const Settings& settings, const World& world) {
   BarChart chart{.title = "Attention over " + std::to_string(world.ranks()) + " ranks of " + std::to_string(s.threads) +
                           (s.threads == 1 ? " thread" : " threads"),
                  .notes = {std::to_string(s.heads) + " heads of " + std::to_string(s.dim) + " features, float; " +
-                           fixed(first.flops_per_second / 1e9, 0) + " GFLOP/s a rank, " + time_text(first.latency) +
+                           fixed(first.flops_per_second / 1e9, 0) + " GFLOP/s per rank, " + time_text(first.latency) +
                            " and " + fixed(first.bandwidth / 1e9, 2) + " GB/s between ranks"},
                  .series = {"measured", "predicted"},
                  .mark = "one process with as many threads",
@@ -226,10 +227,10 @@ void run(Program& program, const Settings& settings, const World& world) {
   progress->clear();
   std::cout << world.ranks() << " ranks of " << s.threads << " threads\n";
   for (const auto& [name, c] : clusters) {
-    std::cout << name << ": " << fixed(c.flops_per_second / 1e9, 1) << " GFLOP/s a rank, " << time_text(c.latency)
+    std::cout << name << ": " << fixed(c.flops_per_second / 1e9, 1) << " GFLOP/s per rank, " << time_text(c.latency)
               << " and " << fixed(c.bandwidth / 1e9, 2) << " GB/s between ranks, " << fixed(c.bandwidth_beside / 1e9, 2)
               << " GB/s while they compute, " << fixed(1e3 * c.lost * (1 << 20), 2)
-              << " ms of computing lost by a MiB that travels\n";
+              << " ms of computing lost per MiB sent\n";
     for (const auto& [what, value] :
          std::initializer_list<std::pair<const char*, double>>{{"flops_per_second", c.flops_per_second},
                                                                {"latency", c.latency},
@@ -253,15 +254,15 @@ int main(int argc, char** argv) {
     const World world;
     Program program("ring",
                     "Times attention over the ranks that mpirun starts against one process with as many threads, and "
-                    "against the model of scale. Rank 0 writes.");
+                    "against the scaling model. Rank 0 writes the results.");
     Settings settings;
-    program.number("--threads", settings.threads, "of each rank", 1, 1024);
-    program.number("--rounds", settings.rounds, "of which medians are taken", 1, 100);
-    program.text("--only", settings.only, "rows whose name (\"N=16384 causal/zigzag\") has this text");
-    program.number("--len", settings.len, "tokens, in the place of 16384", 1, 1 << 24);
+    program.number("--threads", settings.threads, "threads per rank", 1, 1024);
+    program.number("--rounds", settings.rounds, "rounds, of which the median is reported", 1, 100);
+    program.text("--only", settings.only, "rows whose name (\"N=16384 causal/zigzag\") contains this");
+    program.number("--len", settings.len, "tokens, instead of 16384", 1, 1 << 24);
     program.number("--heads", settings.heads, "query heads", 1, 1024);
-    program.number("--kv-heads", settings.kv_heads, "heads of keys and values", 1, 1024);
-    program.number("--dim", settings.dim, "features of a head", 1, 1024);
+    program.number("--kv-heads", settings.kv_heads, "key/value heads", 1, 1024);
+    program.number("--dim", settings.dim, "features per head", 1, 1024);
     if (!world.is_first()) program.be_silent();
     code = program.main(argc, argv, [&] { run(program, settings, world); });
   }

@@ -1,4 +1,4 @@
-// What the bench `ring` works on, and what the model of scale is told of the machine that it runs on.
+// Workloads of the benchmark `ring`, and measurement of the machine parameters that the scaling model takes.
 #pragma once
 
 #include <mpi.h>
@@ -34,10 +34,10 @@ struct Settings {
   Index len = 0;  ///< 0: those of the table
   Index heads = 8, kv_heads = 8, dim = 64;
   int threads = 1, rounds = 3;
-  std::string only;  ///< of the rows those whose names have it
+  std::string only;  ///< run only rows whose names contain this
 };
 
-/// The ranks, as this program meets them.
+/// Rank, number of ranks and reductions of MPI_COMM_WORLD.
 class World {
  public:
   World() {
@@ -61,11 +61,11 @@ class World {
   int rank_ = 0, ranks_ = 1;
 };
 
-/// Some rows of some tensors, which go to the next rank while others come from the last. How fast they go depends on
-/// how they lie, because MPI packs rows that lie apart, and on how many messages there are at once.
+/// Rows of tensors that are sent to the next rank while others arrive from the previous one. Their speed depends on
+/// their layout, because MPI packs rows that are not contiguous, and on the number of concurrent messages.
 class Parcel {
  public:
-  /// The first rows of `out` go to those of `in`, (batch, heads, rows, dim), as so many messages.
+  /// The first `rows` rows of `out` are sent into those of `in`, (batch, heads, rows, dim), once per message.
   struct Shapes {
     attn::Shape<4> out, in;
     Index rows;
@@ -82,12 +82,12 @@ class Parcel {
   void begin() {
     using attn::detail::DTypeView, attn::detail::MessageKind, attn::detail::rows_of_tensor;
     for (attn::Tensor<float, 4>& t : in_)
-      messages_.receive(rows_of_tensor(DTypeView<float>(t.view()), 0, rows_), last_, MessageKind::rows, under_way_);
+      messages_.receive(rows_of_tensor(DTypeView<float>(t.view()), 0, rows_), last_, MessageKind::rows, pending_);
     for (const attn::Tensor<float, 4>& t : out_)
-      messages_.send(rows_of_tensor(DTypeView<const float>(t.view()), 0, rows_), next_, MessageKind::rows, under_way_);
+      messages_.send(rows_of_tensor(DTypeView<const float>(t.view()), 0, rows_), next_, MessageKind::rows, pending_);
   }
   void poll() { messages_.poll(); }
-  void end() { messages_.finish(under_way_); }
+  void end() { messages_.finish(pending_); }
   double bytes() const {
     return static_cast<double>(in_.size() * sizeof(float)) * static_cast<double>(in_[0].dim(1) * rows_ * in_[0].dim(3));
   }
@@ -101,11 +101,11 @@ class Parcel {
   const Index rows_;
   std::vector<attn::Tensor<float, 4>> out_, in_;
   attn::detail::Communicator comm_{MPI_COMM_WORLD};
-  int under_way_ = 0;
+  int pending_ = 0;
   attn::detail::Messages messages_;
 };
 
-/// What a rank computes at once, for the model: all its queries meet half of the keys of a rank.
+/// One step of the model: all queries of a rank with half of another rank's keys.
 class Step {
  public:
   Step(const Work& w, const Settings& s, int ranks)
@@ -117,7 +117,7 @@ class Step {
         k_(random_tensor({1, s.kv_heads, rows / 2, s.dim}, 6)),
         forward_(attn::attention(q_, k_, k_)) {}
 
-  /// Computes it. @returns the seconds of the slowest rank.
+  /// Runs the step. @returns the seconds of the slowest rank.
   double run(const World& world, const attn::Executor& executor) const {
     return world.most(seconds([&] {
       if (backward_)
@@ -136,14 +136,15 @@ class Step {
   const decltype(attn::attention(q_, k_, k_)) forward_;
 };
 
-/// What the model is told of the machine: how long a short message takes, and a parcel; how fast a rank computes while
-/// the others do the same; and how far a parcel comes meanwhile, and how much time of the cores it takes.
+/// Measures the model's parameters: the latency of a short message, the bandwidth of a parcel, the speed of a rank
+/// while the others compute too, and, while ranks compute, the bandwidth of a parcel and the computing time that it
+/// costs.
 inline Cluster measured_cluster(const Work& w, const Settings& s, const World& world) {
   const attn::Executor own = s.threads == 1 ? attn::serial() : attn::threads(s.threads);
   const Step step(w, s, world.ranks());
   const auto medians_of = [&](int rounds, const auto& measure) {
     std::vector<double> times;
-    for (int round = 0; round <= rounds; ++round) {  // the first makes connections
+    for (int round = 0; round <= rounds; ++round) {  // the first opens connections
       ranks::meet_asleep();
       times.push_back(measure());
     }
@@ -154,14 +155,14 @@ inline Cluster measured_cluster(const Work& w, const Settings& s, const World& w
   Cluster cluster{step.flops / time, 0, 1e300};
   if (world.ranks() == 1) return cluster;
   const auto travel = [&](Parcel& parcel) {
-    MPI_Barrier(MPI_COMM_WORLD);  // ranks that meet asleep do not wake at the same time
+    MPI_Barrier(MPI_COMM_WORLD);  // ranks do not leave meet_asleep() at the same time
     return world.most(seconds([&] {
       parcel.begin();
       parcel.end();
     }));
   };
-  // A ring sends keys and values, half of a rank's rows of all heads, to memory of its own. Heads are exchanged the
-  // other way round: queries, keys and values, in the two halves that a rank has of a text.
+  // A ring sends keys and values, half of a rank's rows of all heads, into separate buffers. An exchange of heads sends
+  // some heads of queries, keys and values into tensors of whole sequences, each half of a rank's rows separately.
   const Index rows = step.rows, heads = std::max<Index>(1, s.kv_heads / world.ranks());
   const bool by_heads = w.way == Way::by_heads;
   const Parcel::Shapes of_ring{{1, s.kv_heads, rows, s.dim}, {1, s.kv_heads, rows / 2, s.dim}, rows / 2, 2},
@@ -170,7 +171,8 @@ inline Cluster measured_cluster(const Work& w, const Settings& s, const World& w
   cluster.latency = medians_of(30, [&] { return travel(shortest); });
   cluster.bandwidth = parcel.bytes() / medians_of(5, [&] { return travel(parcel); });
   if (by_heads) return cluster;  // nothing is computed meanwhile
-  // The parcel travels while the step is computed, as in a ring. What has not come at the end shows how much has.
+  // The parcel is sent while the step is computed, as in a ring. The time that the rest takes afterwards shows how much
+  // had arrived.
   const attn::Executor polling(std::make_shared<attn::detail::ProgressBackend>(own, [&] { parcel.poll(); }));
   std::vector<double> rest;
   const double beside = medians_of(5, [&] {
@@ -182,7 +184,7 @@ inline Cluster measured_cluster(const Work& w, const Settings& s, const World& w
   rest.erase(rest.begin());
   const double moved = std::max(parcel.bytes() - median(rest) * cluster.bandwidth, 0.01 * parcel.bytes());
   cluster.lost = moved < 0.05 * parcel.bytes() ? 0 : std::max(0.0, beside - time) / moved;
-  // If all of it has come before the end, it may have come as fast as it can.
+  // If all of it arrived before the end, it may have travelled at full bandwidth.
   cluster.bandwidth_beside =
       moved < 0.98 * parcel.bytes() ? std::min(moved / beside, cluster.bandwidth) : cluster.bandwidth;
   return cluster;

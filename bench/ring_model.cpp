@@ -1,5 +1,5 @@
-// What attention of a long text would take on many ranks: the model of scale, with the speed of this machine's kernels.
-// The bench `ring` says how far the model is from what it measures.
+// Predicts attention over long sequences on many ranks by the scaling model, with the speed of kernels on this machine.
+// The benchmark `ring` compares the model with measurements.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -22,14 +22,14 @@ using namespace bench;
 using attn::Index;
 
 struct Settings {
-  double gflops = 0, latency_us = 20, gigabytes = 1.25;  // Ethernet of 10 Gbit/s
+  double gflops = 0, latency_us = 20, gigabytes = 1.25;  // 10 Gbit/s Ethernet
   std::vector<double> lens{1e4, 1e5, 1e7};
   Text text{.len = 0, .heads = 32, .kv_heads = 8, .dim = 128, .causal = true};
   bool full = false;
   int threads = 1, most_ranks = 1024;
 };
 
-/// The speed of attention of long texts on some threads of this machine.
+/// Returns the flop/s of attention on `s.threads` threads of this machine.
 double measured_speed(const Settings& s, bool quick) {
   const Index len = quick ? 256 : 2048, heads = 2 * s.threads, dim = static_cast<Index>(s.text.dim);
   const auto q = random_tensor({1, heads, len, dim}, 1), k = random_tensor({1, heads, len, dim}, 2);
@@ -47,7 +47,7 @@ struct Line {
   std::vector<std::pair<int, Prediction>> points;
 };
 
-/// All ways for texts of one length, the backward passes last.
+/// All layouts for sequences of one length, backward passes last.
 struct Panel {
   double len;
   std::vector<Line> lines;
@@ -61,7 +61,7 @@ std::string count_text(double n) {
   return fixed(n, 0);
 }
 
-/// Efficiency over ranks, a panel for each length.
+/// Draws efficiency over ranks, a panel per length.
 std::string svg_of(const Settings& s, const Cluster& cluster, const std::vector<Panel>& panels) {
   constexpr double kLeft = 64, kTop = 128, kWidth = 300, kHeight = 300, kGap = 40;
   constexpr display::TextStyle kTick{11, "faint", "middle"};
@@ -74,7 +74,7 @@ std::string svg_of(const Settings& s, const Cluster& cluster, const std::vector<
   svg.text(24, 56,
            std::string(s.text.causal ? "Causal, " : "") + fixed(s.text.heads, 0) + " heads on " +
                fixed(s.text.kv_heads, 0) + " of " + fixed(s.text.dim, 0) + " features; " +
-               fixed(cluster.flops_per_second / 1e9, 0) + " GFLOP/s a rank, " + time_text(cluster.latency) + ", " +
+               fixed(cluster.flops_per_second / 1e9, 0) + " GFLOP/s per rank, " + time_text(cluster.latency) + ", " +
                fixed(cluster.bandwidth / 1e9, 2) + " GB/s",
            {12, "faint"});
   double x = 24;
@@ -171,20 +171,19 @@ void run(Program& program, Settings s) {
 
 int main(int argc, char** argv) {
   Program program("ring_model",
-                  "Predicts time and efficiency of attention over many ranks, for keys that go round in a ring "
-                  "(contiguous and zigzag) and for heads that are exchanged. The speed of a rank is measured, unless "
-                  "--gflops says it.");
+                  "Predicts time and efficiency of attention over many ranks, for keys sent around a ring (contiguous "
+                  "and zigzag) and for exchanged heads. The speed of a rank is measured unless --gflops is given.");
   Settings s;
-  program.number("--gflops", s.gflops, "attention of a rank, GFLOP/s; 0: measure it here", 0.0, 1e9);
-  program.number("--threads", s.threads, "of a rank, where it is measured", 1, 1024);
-  program.number("--latency", s.latency_us, "from rank to rank, microseconds", 0.0, 1e9);
-  program.number("--bandwidth", s.gigabytes, "into a rank and out of it, GB/s", 1e-3, 1e6);
-  program.number("--len", s.lens, "tokens; several lengths have a panel each", 1.0, 1e12);
+  program.number("--gflops", s.gflops, "speed of attention on a rank, GFLOP/s; 0: measure it here", 0.0, 1e9);
+  program.number("--threads", s.threads, "threads of a rank in the measurement", 1, 1024);
+  program.number("--latency", s.latency_us, "latency between ranks, microseconds", 0.0, 1e9);
+  program.number("--bandwidth", s.gigabytes, "bandwidth into and out of a rank, GB/s", 1e-3, 1e6);
+  program.number("--len", s.lens, "tokens; each length gets its own panel", 1.0, 1e12);
   program.number("--heads", s.text.heads, "query heads", 1.0, 1e6);
-  program.number("--kv-heads", s.text.kv_heads, "heads of keys and values", 1.0, 1e6);
-  program.number("--dim", s.text.dim, "features of a head", 1.0, 1024.0);
-  program.number_among("--bytes", s.text.bytes_of_number, "of a number of keys and values: 4, or 2", {2.0, 4.0});
-  program.number("--most-ranks", s.most_ranks, "up to which powers of two are predicted", 1, 65536);
+  program.number("--kv-heads", s.text.kv_heads, "key/value heads", 1.0, 1e6);
+  program.number("--dim", s.text.dim, "features per head", 1.0, 1024.0);
+  program.number_among("--bytes", s.text.bytes_of_number, "bytes per element of keys and values: 4 or 2", {2.0, 4.0});
+  program.number("--most-ranks", s.most_ranks, "predict powers of two up to this number of ranks", 1, 65536);
   program.flag("--full", s.full, "no causal mask");
   return program.main(argc, argv, [&] { run(program, s); });
 }

@@ -1,4 +1,4 @@
-// Contestants from other libraries, each there only where its library was found when the project was configured.
+// Contestants from other libraries, available if the library was found at configure time.
 #pragma once
 
 #include <stdexcept>
@@ -9,13 +9,13 @@ namespace bench {
 
 #if defined(ATTN_BENCH_ONEDNN)
 
-/// oneDNN's own products and softmax over blocks of queries, for float, full and causal.
+/// oneDNN's matmul and softmax over blocks of queries, for float, full and causal.
 Contestant<float> onednn();
 
 inline void enter_rivals() {
   const Contestant<float> rival = onednn();
   enter(rival);
-  // Results of both types share their columns, so a contestant of one type needs a namesake in the other.
+  // Results of both types share their columns, so a contestant of one type needs one of the same name in the other.
   enter(Contestant<double>{rival.name, nullptr,
                            [](const Workload&, const attn::Options&) -> std::string_view { return "float only"; }});
 }
@@ -24,7 +24,8 @@ inline void enter_rivals() {
 
 inline void enter_rivals() {
   throw std::runtime_error(
-      "--rivals takes oneDNN 2, not found when this was configured: install libdnnl-dev, configure, build again");
+      "--rivals needs oneDNN 2, which was not found when this was configured: install libdnnl-dev, then configure and "
+      "build again");
 }
 
 #endif

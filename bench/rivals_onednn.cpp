@@ -1,4 +1,4 @@
-// oneDNN as a rival: its matmul and softmax primitives over blocks of queries, as one would write attention with them.
+// oneDNN as a contestant: attention written with its matmul and softmax primitives over blocks of queries.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,7 +12,7 @@
 
 #include "rivals.h"
 
-// From libgomp, which oneDNN runs on. Its header would ask for the compiler's OpenMP mode, and that changes Eigen.
+// From libgomp, which oneDNN uses. Its header would require OpenMP mode, which changes Eigen.
 extern "C" void omp_set_num_threads(int) noexcept;
 
 namespace bench {
@@ -22,13 +22,12 @@ namespace {
 using dnnl::memory;
 using Args = std::unordered_map<int, memory>;
 
-// The executor's workers are the threads, and oneDNN must not start others below them. The setting is each thread's
-// own.
+// The executor's workers are the threads, and oneDNN must not start others. The setting is per thread.
 void stay_on_this_thread() { omp_set_num_threads(1); }
 
 const dnnl::engine& cpu() {
   static const dnnl::engine engine = [] {
-    // A set forced by ATTN_ISA holds for every contestant.
+    // An instruction set forced by ATTN_ISA applies to every contestant.
     const attn::Isa isa = attn::default_isa();
     if (attn::detail::vectors_of(isa) == attn::detail::VectorSet::avx2) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
     if (isa == attn::Isa::generic) dnnl::set_max_cpu_isa(dnnl::cpu_isa::sse41);
@@ -47,7 +46,7 @@ memory bytes(std::size_t size) {
           cpu()};
 }
 
-void* untyped(const float* p) { return const_cast<float*>(p); }  // oneDNN has no memory that is only read
+void* untyped(const float* p) { return const_cast<float*>(p); }  // oneDNN has no const memory
 
 /// The primitives of a block: `rows` queries against the first `keys` keys. Shared by all workers.
 struct BlockPrimitives {
@@ -58,7 +57,7 @@ struct BlockPrimitives {
 
   BlockPrimitives(Index rows, Index keys, Index dim, const memory::desc& key_desc, const memory::desc& value_desc) {
     const memory::desc q = matrix(rows, dim), s = matrix(rows, keys);
-    dnnl::primitive_attr scaled, plain;  // two objects, because copies of an attribute are one attribute
+    dnnl::primitive_attr scaled, plain;  // two objects, because copies share one attribute
     scaled.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     scaled.set_output_scales(0, {1 / std::sqrt(static_cast<float>(dim))});
     plain.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -84,14 +83,14 @@ struct Block {
   Shape shape() const { return {rows, keys}; }
 };
 
-/// Everything that is decided by the shape of the work alone.
+/// Everything that depends on the shape of the workload alone.
 struct Plan {
   Workload work;
   bool causal;
   Index q_offset;
   Index first_query;                         ///< the first query that sees a key
-  Index parts;                               ///< tasks for each key head, so that every worker gets one
-  std::optional<memory::desc> keys, values;  ///< of a whole head, packed; empty where they are used as they are
+  Index parts;                               ///< tasks per key head, so that every worker gets one
+  std::optional<memory::desc> keys, values;  ///< of a whole head, packed; empty if used unpacked
   std::vector<Block> blocks;                 ///< of one query head
   std::map<Shape, BlockPrimitives> primitives;
   std::size_t scratchpad_bytes = 0;
@@ -120,9 +119,9 @@ struct Plan {
   }
 
  private:
-  // Measured with AVX-512 at lengths from 512 to 4096: for full, 64, 128 and 256 rows differ by 4 %, but for causal 256
-  // rows lose up to 10 %, because they multiply more pairs in vain. Packing costs a little up to 512 queries and saves
-  // a little at 1024.
+  // Measured with AVX-512 at lengths from 512 to 4096: with full attention, blocks of 64, 128 and 256 rows differ by 4
+  // %, but with causal attention, blocks of 256 rows lose up to 10 %, because they compute more masked pairs. Packing
+  // costs a little up to 512 queries and saves a little at 1024.
   static constexpr Index kBlockRows = 128, kQueriesWorthPacking = 1024;
 
   void choose_packing() {
@@ -131,18 +130,19 @@ struct Plan {
     const BlockPrimitives whole(std::min(kBlockRows, work.q_len), work.kv_len, work.head_dim,
                                 matrix(work.head_dim, work.kv_len, any), matrix(work.kv_len, work.head_dim, any));
     keys = whole.scores.weights_desc();
-    // The first of packed keys are packed keys too; the first of packed values are not packed values.
+    // A prefix of packed keys has the packed layout too; a prefix of packed values does not.
     if (!causal) values = whole.out.weights_desc();
   }
 
-  /// How many keys a block that ends before query `end` is multiplied with: whole groups, as packed keys lie in memory.
+  /// Returns the number of keys that a block ending before query `end` multiplies: whole groups, in which packed keys
+  /// are stored.
   Index keys_before(Index end) const {
     constexpr Index kGroup = 64;
     return causal ? std::min((q_offset + end + kGroup - 1) / kGroup * kGroup, work.kv_len) : work.kv_len;
   }
 };
 
-/// A block's primitives with the memory of one worker.
+/// A block's primitives, bound to the memory of one worker.
 class BoundBlock {
  public:
   BoundBlock(const BlockPrimitives& p, const memory& scratchpad, const memory& scores, void* packed_keys,
@@ -166,7 +166,7 @@ class BoundBlock {
   void set_keys(const float* k) { k_.set_data_handle(untyped(k)); }
   void set_values(const float* v) { v_.set_data_handle(untyped(v)); }
 
-  /// @param mask  changes the scores before their softmax.
+  /// @param mask  changes the scores before the softmax.
   template <class Mask>
   void run(const dnnl::stream& stream, const float* q, float* out, const Mask& mask) {
     q_.set_data_handle(untyped(q));
@@ -183,7 +183,7 @@ class BoundBlock {
   Args score_args_, softmax_args_, out_args_;
 };
 
-/// One worker's memory. Scratchpads cannot be shared: two calls at a time would overwrite each other.
+/// One worker's memory. Scratchpads cannot be shared: concurrent calls would overwrite each other.
 class Worker {
  public:
   explicit Worker(const Plan& plan)
@@ -197,7 +197,7 @@ class Worker {
       blocks_.try_emplace(shape, primitives, scratchpad_, scores_, handle(keys_), handle(values_));
   }
 
-  /// Part `part` of key head `head`, counted over the batch.
+  /// Computes part `part` of key head `head`, counted over the batch.
   void run(attn::Tensor<float, 4>& out, const Inputs<float>& in, Index head, Index part) {
     const Workload& w = plan_.work;
     const Index group = w.heads / w.kv_heads, kv_size = w.kv_len * w.head_dim, q_size = w.q_len * w.head_dim;
@@ -250,7 +250,7 @@ std::function<void()> prepare(attn::Tensor<float, 4>& out, const Inputs<float>& 
   stay_on_this_thread();
   const int workers = options.executor.concurrency();
   const auto plan = std::make_shared<const Plan>(work, workers);
-  // Filled by the first call, so that its memory is counted as that of the other contestants is.
+  // Filled by the first call, so that its memory is counted as for the other contestants.
   const auto of = std::make_shared<std::vector<std::unique_ptr<Worker>>>(static_cast<std::size_t>(workers));
   return [&out, &in, executor = options.executor, plan, of] {
     executor.run(plan->work.batch * plan->work.kv_heads * plan->parts, [&](Index task, int worker) {

@@ -9,14 +9,14 @@ namespace bench {
 
 enum class Rows { standard, extended, quick };
 
-/// The rows of a comparison.
+/// Returns the rows of a comparison.
 ///
-/// standard: one head count, lengths from short to long, full and causal, two head sizes, float and some double.
+/// standard: one number of heads, lengths from short to long, full and causal, two head sizes, float and some double.
 ///
-/// extended: also mods, windows, shared heads, one query, few queries or few keys, small and large heads, values of
-/// another width and other layouts.
+/// extended: also mods, windows, shared heads, one query, few queries or few keys, small and large heads, v_dim other
+/// than head_dim, and other layouts.
 ///
-/// quick: small sizes, to see that the program works.
+/// quick: small sizes, to check that the program works.
 inline std::vector<Workload> rows_of(Rows which) {
   using V = Variant;
   constexpr Scalar f32 = Scalar::float32, f64 = Scalar::float64;

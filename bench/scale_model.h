@@ -1,4 +1,4 @@
-// Predicts what attention over the ranks of a network takes, from the speed of a rank and of its link.
+// Predicts the time of attention over MPI ranks from the speed of a rank and of its link.
 #pragma once
 
 #include <algorithm>
@@ -9,57 +9,58 @@
 
 namespace bench {
 
-/// A rank, and how it reaches the others. Each rank sends and receives at the same time, and no two ranks get into each
-/// other's way.
+/// The speed of a rank and of its link. Each rank sends and receives at the same time, without contention between
+/// ranks.
 struct Cluster {
-  double flops_per_second = 0;  ///< of attention itself, as one rank computes it
+  double flops_per_second = 0;  ///< of attention on one rank
   double latency = 0;           ///< seconds from one rank to another
-  double bandwidth = 0;         ///< bytes per second into a rank, and out of it
-  /// The same while the rank computes: MPI moves messages on when it is asked to, between tasks. 0: no less.
+  double bandwidth = 0;         ///< bytes per second in each direction
+  /// The same while the rank computes: MPI progresses messages only when polled, between tasks. 0: the full bandwidth.
   double bandwidth_beside = 0;
-  /// Seconds of computing that a rank loses by a byte which leaves while another arrives: cores copy and cut messages,
-  /// unless the network's own hardware does.
+  /// Seconds of computing that a rank loses per byte sent while another arrives: cores copy and split messages, unless
+  /// network hardware does.
   double lost = 0;
 };
 
-/// Attention of a text with itself.
+/// Self-attention of one sequence.
 struct Text {
   double len;
   double heads, kv_heads, dim;
   double bytes_of_number = 4;
   bool causal = false;
-  bool backward = false;  ///< the backward pass alone
+  bool backward = false;  ///< the backward pass only
 };
 
-/// How tokens and work are shared out; see attn::mpi::Ring.
+/// How tokens and work are distributed; see attn::mpi::Ring.
 enum class Way { contiguous, zigzag, by_heads };
 inline constexpr std::string_view kWayNames[] = {"contiguous", "zigzag", "by heads"};
 
 struct Prediction {
-  double seconds;     ///< that the slowest rank takes
-  double exposed;     ///< seconds of them in which it waits, or is busy with messages
+  double seconds;     ///< of the slowest rank
+  double exposed;     ///< of these, the seconds that the rank spends waiting or handling messages
   double bytes_sent;  ///< by all ranks
   double efficiency;  ///< work / (ranks * their speed * seconds)
 };
 
 namespace detail {
 
-/// The flops of the products over some pairs: two products forward, five backward.
+/// Returns the flops of the products over `pairs` pairs: two products forward, five backward.
 inline double flops_of(const Text& t, double pairs) { return pairs * t.heads * t.dim * 2 * (t.backward ? 5 : 2); }
 inline double all_pairs(const Text& t) { return t.causal ? t.len * (t.len + 1) / 2 : t.len * t.len; }
 
-/// The time before anything travels, in which ranks compare the call (see RingCall): four exchanges of some hundred
-/// bytes, each a tree.
+/// Returns the time that ranks take to compare their arguments before any data is sent (see RingCall): four tree-shaped
+/// exchanges of a few hundred bytes each.
 inline double agreement(const Cluster& c, int ranks) { return 4 * std::ceil(std::log2(ranks)) * c.latency; }
 
-/// Keys that a rank works on at once, which travel as one parcel, half of those of a rank: how many pairs its queries
-/// make with them, and how many of them it needs of another rank.
+/// Keys that are processed together, either all of a rank's own or half of another rank's: the number of pairs that
+/// they form with this rank's queries, the number of keys received, and the rank that they come from.
 struct Parcel {
   double pairs, keys;
   int from;
 };
 
-/// What rank `rank` works on, in its order: its own keys first, then those of rank - 1, rank - 2, …
+/// Returns the parcels of rank `rank` in the order of processing: its own keys first, then those of rank - 1, rank - 2,
+/// …
 inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int rank) {
   const double half = t.len / ranks / 2;
   const double own_pairs = t.causal ? half * (2 * half + 1) : 4 * half * half;
@@ -69,8 +70,8 @@ inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int ran
     if (!t.causal || (way == Way::contiguous && of < rank)) {
       parcels.insert(parcels.end(), 2, {2 * half * half, half, of});
     } else if (way == Way::zigzag) {
-      // The first half of the queries sees the first halves of the ranks before. The second half of the queries sees
-      // the first halves of all ranks, and the second halves of the ranks behind.
+      // The first half of the queries sees the first halves of the lower ranks. The second half of the queries sees the
+      // first halves of all ranks, and the second halves of the higher ranks.
       if (of < rank)
         parcels.push_back({2 * half * half, half, of});
       else
@@ -80,9 +81,9 @@ inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int ran
   return parcels;
 }
 
-/// What a rank takes to compute for some seconds, while so many bytes leave and arrive. What has not come meanwhile
-/// comes then, with nothing beside it.
-/// `share`: of what both directions lose, where more arrives than leaves.
+/// Returns the time of a step that computes for `computing` seconds while `bytes` bytes are sent and received. Bytes
+/// that have not arrived by then follow at full bandwidth.
+/// `share`: the share of Cluster::lost that applies; below 1 if more bytes arrive than leave.
 inline double step_of(const Cluster& c, double computing, double bytes, double share) {
   if (bytes <= 0) return computing;
   const double beside = c.bandwidth_beside > 0 ? c.bandwidth_beside : c.bandwidth;
@@ -95,9 +96,9 @@ inline double step_of(const Cluster& c, double computing, double bytes, double s
   return std::max(busy + (bytes - moved) / c.bandwidth, c.latency + bytes / c.bandwidth);
 }
 
-/// The ring: keys and values of the next parcel arrive while one is computed. Backward, the gradients of keys and
-/// values, which are floats, go home while the next ones are computed; those of the last parcel travel with nothing
-/// beside them.
+/// The ring: keys and values of the next parcel arrive while one is computed. In the backward pass, the gradients of
+/// keys and values, which are floats, return while the next parcel is computed; those of the last parcel are not
+/// overlapped.
 inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster& c) {
   const double numbers_of_key = 2 * t.kv_heads * t.dim;
   const double setup = ranks > 1 ? agreement(c, ranks) : 0;
@@ -110,7 +111,7 @@ inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster&
     }
   for (int rank = 0; rank < ranks; ++rank) {
     const double in = received[static_cast<std::size_t>(rank)], out = sent[static_cast<std::size_t>(rank)];
-    const double share = in > 0 && !t.backward ? (in + out) / (2 * in) : 1;  // backward, as much returns
+    const double share = in > 0 && !t.backward ? (in + out) / (2 * in) : 1;  // backward, as many bytes return
     double seconds = setup, exposed = setup;
     double home = 0;  // bytes of gradients that leave while the next parcel is computed
     const std::vector<Parcel> parcels = parcels_of(t, way, ranks, rank);
@@ -131,12 +132,13 @@ inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster&
   return p;
 }
 
-/// Rows are exchanged for whole texts of some heads, and back. Nothing is computed meanwhile.
+/// The exchange of heads: ranks trade rows of all heads for whole sequences of some heads, and back. Nothing is
+/// computed meanwhile.
 inline Prediction predict_by_heads(const Text& t, int ranks, const Cluster& c) {
   const double own = t.len / ranks, others = ranks > 1 ? (ranks - 1.0) / ranks : 0;
   const double row = t.dim * t.bytes_of_number;
-  // Query and output travel, and keys and values, of which ranks that share a key head each get a copy. Backward, the
-  // gradient of the output travels as well, and the gradients come back.
+  // Queries, outputs, keys and values are sent; ranks that share a key head each get a copy. In the backward pass, the
+  // output's gradient is sent as well, and the gradients return.
   const double kv = std::max(t.kv_heads, static_cast<double>(ranks));
   const double numbers = (t.backward ? 2 : 1) * (2 * t.heads + 2 * kv);
   const double bytes = own * numbers * row * others;
@@ -148,7 +150,7 @@ inline Prediction predict_by_heads(const Text& t, int ranks, const Cluster& c) {
 
 }  // namespace detail
 
-/// @pre way != by_heads or there is a head for each rank.
+/// @pre way != by_heads, or there are at least as many heads as ranks.
 inline Prediction predict(const Text& t, Way way, int ranks, const Cluster& c) {
   Prediction p = way == Way::by_heads ? detail::predict_by_heads(t, ranks, c) : detail::predict_ring(t, way, ranks, c);
   p.efficiency = detail::flops_of(t, detail::all_pairs(t)) / (ranks * c.flops_per_second * p.seconds);

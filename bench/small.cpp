@@ -1,6 +1,6 @@
-// Small calls, where checks, dispatch and packing weigh as much as the products: against the same written by hand with
-// Eigen, one head of few queries and one token of some heads, and row-major against column-major matrices. Float, on
-// the calling thread; all in turn.
+// Times small calls, where checks, dispatch and packing cost as much as the products: one head of few queries and one
+// token of several heads against Eigen code written by hand, and row-major against column-major matrices. Float, on the
+// calling thread; all runs are interleaved.
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -26,19 +26,19 @@ std::string text(const Sizes& s) {
   return s.heads == 1 ? head : std::to_string(s.heads) + " heads, " + head;
 }
 
-/// Some ways at some sizes: a call of each way in turn. The others are compared with the first.
+/// Variants at some sizes, called in turn. The others are compared with the first.
 struct Comparison {
   std::string name;
   std::vector<std::string> ways;
   std::vector<Sizes> sizes;
   std::function<std::vector<std::function<void()>>(const Sizes&)> calls_of;
-  bool reads_once = false;  ///< whether all ways read keys and values once, so that their rates can be compared
+  bool reads_once = false;  ///< whether all variants read keys and values once, so that rates can be compared
 };
 
-/// Keys and values, once.
+/// Returns the bytes of all keys and values.
 double kv_bytes(const Sizes& s) { return static_cast<double>(2 * s.heads * s.kv_len * s.dim) * sizeof(float); }
 
-/// The number of a way among those that have a colour. One of a name that is there already has that colour.
+/// Returns the index of a variant in the legend, and adds it if its name is new.
 std::size_t series_of(const std::string& way, BarChart& chart) {
   const auto known = std::find(chart.series.begin(), chart.series.end(), way);
   const auto number = static_cast<std::size_t>(known - chart.series.begin());
@@ -140,10 +140,10 @@ int main(int argc, char** argv) {
         }};
     BarChart chart{
         .title = "Small calls",
-        .notes = {"Float, on the calling thread, one head where nothing else is said: queries x keys x features"},
+        .notes = {"Float, on the calling thread, one head unless stated otherwise: queries x keys x features"},
         .series = {},
-        .mark = "as fast as the first way",
-        .axes = {{"Speed: longer is better", "times the speed of the first way", BarChart::Scale::linear, " ×"}}};
+        .mark = "as fast as the first variant",
+        .axes = {{"Speed: longer is better", "times the speed of the first variant", BarChart::Scale::linear, " ×"}}};
     Progress progress(by_hand.sizes.size() + one_token.sizes.size() + orders.sizes.size());
     measure(by_hand, budget, progress, program.results(), chart);
     std::cout << '\n';

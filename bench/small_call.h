@@ -1,4 +1,4 @@
-// Calls of few tokens, and the same computations written by hand with Eigen. Float, on the calling thread.
+// Small calls, and the same computations written by hand with Eigen. Float, on the calling thread.
 #pragma once
 
 #include <cmath>
@@ -37,7 +37,7 @@ struct SmallCall {
         scores(s.q_len, s.kv_len),
         memory(attn::workspace_bytes(q, k, v, attn::Mods<>(), options)) {}
 
-  /// What one would write by hand: nothing is allocated, and the softmax is Eigen's.
+  /// Computes the same with plain Eigen code, in preallocated matrices.
   void by_hand() {
     const float scale = 1 / std::sqrt(static_cast<float>(q.cols()));
     scores.noalias() = scale * q * k.transpose();
@@ -60,7 +60,7 @@ struct SmallCall {
   std::vector<std::byte> memory;
 };
 
-/// One token, whose heads have keys and values of their own.
+/// One token, with a separate key and value head per query head.
 struct OneToken {
   explicit OneToken(const Sizes& s)
       : q(random_tensor({1, s.heads, 1, s.dim}, 1)),
@@ -75,7 +75,7 @@ struct OneToken {
     cache.append(k, v);
   }
 
-  /// What one would write by hand.
+  /// Computes the same with plain Eigen code.
   void by_hand() {
     const Index keys = k.dim(2), dim = k.dim(3);
     const float scale = 1 / std::sqrt(static_cast<float>(dim));
@@ -104,7 +104,7 @@ struct OneToken {
   attn::Options options;
 };
 
-/// Some ways of a Call. They are called once, and must compute what the first does.
+/// Returns calls of some members of a Call, after checking once that each computes the same as the first.
 template <class Call>
 std::vector<std::function<void()>> same_ways(const std::shared_ptr<Call>& call,
                                              std::initializer_list<void (Call::*)()> ways) {
@@ -116,7 +116,7 @@ std::vector<std::function<void()>> same_ways(const std::shared_ptr<Call>& call,
     calls.back()();
     if (calls.size() == 1) expected = call->result();
     const Eigen::ArrayXf differences = (call->result() - expected).abs();
-    if (!(differences <= 1e-4f).all())  // nor NaN
+    if (!(differences <= 1e-4f).all())  // false for NaN too
       throw std::runtime_error("way " + std::to_string(calls.size()) + " differs from the first by " +
                                std::to_string(differences.maxCoeff()));
   }

@@ -11,20 +11,20 @@
 
 namespace bench {
 
-/// How many columns a text takes on a terminal; UTF-8 continuation bytes take none.
+/// Returns the number of terminal columns of a text; UTF-8 continuation bytes take none.
 inline std::size_t width(const std::string& s) {
   return static_cast<std::size_t>(
       std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-/// `value` with a fixed number of digits after the point.
+/// Formats `value` with a fixed number of digits after the point.
 inline std::string fixed(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
 }
 
-/// A number of bytes as text: "40 KiB", "2.5 MiB".
+/// Formats a number of bytes: "40 KiB", "2.5 MiB".
 inline std::string bytes_text(double bytes) {
   constexpr std::array<const char*, 4> kUnits{" B", " KiB", " MiB", " GiB"};
   std::size_t unit = 0;
@@ -32,7 +32,7 @@ inline std::string bytes_text(double bytes) {
   return fixed(bytes, bytes < 10 && unit > 0 && bytes != std::floor(bytes) ? 1 : 0) + kUnits[unit];
 }
 
-/// A time as text: "640 ns", "12.3 µs", "4.56 ms", "1.23 s".
+/// Formats a time: "640 ns", "12.3 µs", "4.56 ms", "1.23 s".
 inline std::string time_text(double seconds) {
   if (seconds < 1e-6) return fixed(1e9 * seconds, 0) + " ns";
   if (seconds < 1e-3) return fixed(1e6 * seconds, seconds < 1e-4 ? 2 : 1) + " µs";
@@ -40,12 +40,12 @@ inline std::string time_text(double seconds) {
   return fixed(seconds, 2) + " s";
 }
 
-/// Rows of text below two lines of headings; the first `left` columns are aligned to the left, the others to the right.
+/// Rows of text below two lines of headings; the first `left` columns are left-aligned, the others right-aligned.
 class Table {
  public:
   explicit Table(std::size_t left) : left_(left) {}
 
-  /// Adds a column: what it shows and, below, of whom. Neighbours with the same heading share it.
+  /// Adds a column with a heading and a second line below it. Adjacent columns with the same heading share it.
   void column(const std::string& heading, const std::string& below) {
     headings_.push_back(heading);
     belows_.push_back(below);

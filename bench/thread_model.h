@@ -1,5 +1,5 @@
-// What a call would take on more threads than this machine has: its tasks are timed one by one on the calling thread,
-// and shared out among workers by a model of the pool.
+// Predicts the time of a call on more threads than this machine has: its tasks are timed one by one on the calling
+// thread and distributed to workers by a model of the pool.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@ namespace bench {
 
 /// A parallel region: one call of an executor. Times in microseconds.
 struct Region {
-  double before;    ///< from the end of the last region, on the calling thread
-  double estimate;  ///< what the library expects one thread to take
-  int workers;      ///< that may share the tasks
+  double before;    ///< since the end of the previous region, on the calling thread
+  double estimate;  ///< the library's estimate for one thread
+  int workers;      ///< maximum number of workers that may share the tasks
   std::vector<double> tasks;
 };
 
-/// Says that it has so many workers, runs all tasks on the calling thread and notes how long each takes.
+/// Reports `workers` workers, but runs all tasks on the calling thread and records how long each takes.
 class RecordingBackend final : public attn::Executor::Backend {
  public:
   explicit RecordingBackend(int workers) : workers_(workers) {}
@@ -49,7 +49,7 @@ class RecordingBackend final : public attn::Executor::Backend {
     is_inside_ = false;
   }
 
-  /// The regions of what call() does, and one without tasks for what comes after the last.
+  /// Returns the regions of call(), and one without tasks for the time after the last.
   std::vector<Region> record(const std::function<void()>& call) const {
     std::vector<Region> regions;
     regions_ = &regions;
@@ -74,23 +74,23 @@ class RecordingBackend final : public attn::Executor::Backend {
   mutable Clock::time_point last_;
 };
 
-/// What the pool costs, in microseconds.
+/// Costs of the pool, in microseconds.
 struct PoolCosts {
-  double transfer = 0.2;  ///< of a cache line between cores: a request, a task's number, an answer
+  double transfer = 0.2;  ///< of a cache line between cores: a request, a task's index, a reply
   double wake = 7;        ///< for the thread that wakes another
-  double latency = 15;    ///< until a thread that was woken runs
+  double latency = 15;    ///< until a woken thread runs
 };
 
-/// What the model says of a call.
+/// The model's prediction for a call.
 struct Prediction {
   double time = 0;      ///< microseconds
-  double critical = 0;  ///< with any number of threads that cost nothing: the longest tasks and what is between regions
-  double idle = 0;      ///< microseconds of workers that wait for the last task of a region
+  double critical = 0;  ///< microseconds on unlimited threads without costs: longest tasks, and time between regions
+  double idle = 0;      ///< microseconds that workers spend waiting for the last task of a region
   int wakes = 0;
 };
 
-/// Workers take tasks in order from one counter. `asleep`: the helpers sleep when the first region begins; those that
-/// it wakes spin until the next.
+/// Predicts the time of a call. Workers take tasks in order from one counter. `asleep`: the helpers sleep when the
+/// first region begins; those that it wakes spin until the next.
 inline Prediction predict(const std::vector<Region>& regions, bool asleep, const PoolCosts& costs) {
   constexpr int kWakesOfEach = 4;
   constexpr double kMicrosecondsToWake = 15;
@@ -100,7 +100,7 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
     p.time += region.before;
     p.critical += region.before;
     if (region.tasks.empty()) continue;
-    // Those that are awake, and of the others as many as pay for their wake.
+    // Threads that are awake, and as many sleeping ones as are worth waking.
     const auto sleepers = static_cast<int>(std::clamp(region.estimate / kMicrosecondsToWake - 1, 0.0, 1e6));
     const int workers = std::min(region.workers, std::max(awake, 1 + sleepers));
     std::vector<double> begins{0};
@@ -130,7 +130,7 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
       last = std::max(last, end);
       sum += task;
     }
-    // The caller looks at each answer.
+    // The caller reads each reply.
     const double time = last + costs.transfer * (workers - 1);
     p.time += time;
     p.idle += workers * time - sum;
@@ -139,8 +139,8 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
   return p;
 }
 
-/// The prediction for call(executor), which follows another at once or finds all threads asleep: the best of some
-/// recorded runs.
+/// Returns the prediction for call(executor), either right after another call or with all threads asleep: the best of
+/// `runs` recorded runs.
 inline Prediction predicted(const std::function<void(const attn::Executor&)>& call, int workers, bool asleep,
                             int runs) {
   const auto recording = std::make_shared<RecordingBackend>(workers);
@@ -154,7 +154,7 @@ inline Prediction predicted(const std::function<void(const attn::Executor&)>& ca
   return best;
 }
 
-/// 1, 2, 4, … and `most`.
+/// Returns 1, 2, 4, … and `most`.
 inline std::vector<int> doubled_up_to(int most) {
   std::vector<int> counts;
   for (int n = 1; n < most; n *= 2) counts.push_back(n);

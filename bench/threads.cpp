@@ -1,6 +1,6 @@
-// Strong scaling: calls from one token to 8192 × 8192 on 1, 2, 4, … threads, each timed by itself, and products written
-// by hand with Eigen whose heads OpenMP shares out. With --model, what up to so many threads would take: tasks are
-// timed one by one on this machine and shared out by a model of the pool.
+// Measures strong scaling: calls from one token to 8192 × 8192 on 1, 2, 4, … threads, each timed separately, and
+// attention written by hand with Eigen, whose heads OpenMP distributes. --model predicts more threads: tasks are timed
+// one by one on this machine and distributed by a model of the pool.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -47,12 +47,12 @@ struct Inputs {
   attn::Tensor<float, 4> q, k, v, out;
 };
 
-/// A call, made when it is timed and gone afterwards: some have hundreds of megabytes.
+/// A call, constructed when it is timed and destroyed afterwards: some use hundreds of megabytes.
 struct Work {
   std::string name;
   std::function<Call()> attn;
-  std::function<std::function<void(int threads)>()> by_hand = nullptr;  ///< null: nobody wrote it
-  bool is_long = false;                                                 ///< left out where runs are quick
+  std::function<std::function<void(int threads)>()> by_hand = nullptr;  ///< null if there is none
+  bool is_long = false;                                                 ///< skipped by --quick
 };
 
 template <class Mods>
@@ -79,7 +79,7 @@ std::function<Call()> backward(const Sizes& s, const Mods& mods) {
   };
 }
 
-/// What one would write by hand with Eigen: heads are shared out.
+/// Attention written by hand with Eigen; OpenMP distributes the heads.
 std::function<std::function<void(int)>()> by_hand([[maybe_unused]] const Sizes& s) {
 #if defined(_OPENMP)
   return [s]() -> std::function<void(int)> {
@@ -132,8 +132,8 @@ std::vector<Work> works() {
   };
 }
 
-/// Times calls one after the other, nothing else in between: threads of others that still look out for work would slow
-/// them down.
+/// Times of consecutive calls, with nothing else in between: threads of another pool that still spin would slow them
+/// down.
 struct Spread {
   double least, median;
   std::int64_t calls;
@@ -164,12 +164,12 @@ void measure(Program& program, const Settings& settings, const std::vector<Work>
 
   Table table(1);
   table.column("", "work");
-  table.column("1 thread", "least");
+  table.column("1 thread", "minimum");
   for (const int n : counts)
-    if (n > 1) table.column("speed-up: least, median", std::to_string(n));
+    if (n > 1) table.column("speed-up: by minimum, by median", std::to_string(n));
   table.column("Eigen by hand, OpenMP", "of our time");
   BarChart chart{.title = "Attention on several threads",
-                 .notes = {"Float; times the speed of one thread, least times of calls one after the other"},
+                 .notes = {"Float; speed relative to one thread, from the minimum times of consecutive calls"},
                  .series = {},
                  .mark = "one thread",
                  .axes = {{"Speed: longer is better", "times the speed of one thread", BarChart::Scale::linear, " x"}}};
@@ -212,9 +212,10 @@ void print_model(Program& program, const Settings& settings, const std::vector<W
   const std::vector<int> counts = doubled_up_to(settings.model);
   const PoolCosts costs;
   const int runs = program.quick() ? 1 : 5;
-  std::cout << "\nBy the model: a cache line takes " << fixed(1e3 * costs.transfer, 0) << " ns to another core, a wake "
-            << fixed(costs.wake, 0) << " µs of its caller's time, and the thread runs " << fixed(costs.latency, 0)
-            << " µs later.\nCores have memory and caches of their own; a machine's share them.\n\n";
+  std::cout << "\nThe model assumes that sending a cache line to another core takes " << fixed(1e3 * costs.transfer, 0)
+            << " ns, that waking a thread takes " << fixed(costs.wake, 0) << " µs, and that it starts "
+            << fixed(costs.latency, 0)
+            << " µs later.\nIn the model each core has its own memory and caches; real cores share them.\n\n";
   Table table(1);
   table.column("", "work");
   table.column("alone", "time");
@@ -256,18 +257,18 @@ void print_model(Program& program, const Settings& settings, const std::vector<W
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("threads", "Times calls on 1, 2, 4, ... threads, and predicts what more threads would take.");
+  Program program("threads", "Times calls on 1, 2, 4, ... threads, and predicts the times with more threads.");
   Settings settings;
   settings.threads = attn::threads().concurrency();
-  program.number("--threads", settings.threads, "the most threads that are measured", 1, 1024);
-  program.number("--model", settings.model, "also predict up to so many threads", 0, 1024);
-  program.text("--only", settings.only, "works whose names contain this, e.g. token");
+  program.number("--threads", settings.threads, "maximum number of threads to measure", 1, 1024);
+  program.number("--model", settings.model, "also predict up to this many threads", 0, 1024);
+  program.text("--only", settings.only, "workloads whose names contain this, e.g. token");
   return program.main(argc, argv, [&] {
     std::vector<Work> all = works();
     std::erase_if(all, [&](const Work& work) {
       return work.name.find(settings.only) == std::string::npos || (program.quick() && work.is_long);
     });
-    if (all.empty()) throw std::invalid_argument("no work has \"" + settings.only + "\" in its name");
+    if (all.empty()) throw std::invalid_argument("no workload has \"" + settings.only + "\" in its name");
     measure(program, settings, all);
     if (settings.model > 0) print_model(program, settings, all);
   });

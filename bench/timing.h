@@ -1,4 +1,4 @@
-// Fair timing on a machine that is never quite steady: contestants take turns, medians are compared.
+// Interleaved timing: contestants take turns and medians are compared, because the speed of a machine drifts.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace bench {
 
-/// Seconds that `call` takes, by the clock on the wall.
+/// Returns the wall-clock seconds of `call`.
 template <class F>
 double seconds(F&& call) {
   const auto start = std::chrono::steady_clock::now();
@@ -19,7 +19,7 @@ double seconds(F&& call) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The middle value, or the mean of the two in the middle of an even number of values. NaN if there is none.
+/// Returns the median, which is the mean of the two middle values if their number is even. NaN if there are none.
 inline double median(std::vector<double> values) {
   if (values.empty()) return std::nan("");
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -28,30 +28,29 @@ inline double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
-/// How long to time: each contestant at least this long and this often.
+/// How long to time: each contestant at least this long and this many rounds.
 struct Budget {
   double seconds = 0.3;
   int rounds = 5;
 };
 
-/// What one call took: medians over the rounds.
+/// The time of one call: medians over the rounds.
 struct Timing {
-  double seconds = 0;      ///< by the clock on the wall
+  double seconds = 0;      ///< wall clock
   double cpu_seconds = 0;  ///< of all threads of the process
-  std::int64_t calls = 0;  ///< how many were timed
+  std::int64_t calls = 0;  ///< number of timed calls
 };
 
-/// Times `calls` in turn, A B C A B C …, so that drift of the machine's speed meets all of them alike. Those that take
-/// less than a millisecond are repeated at each turn, after a call that is not timed: it brings back into the caches
-/// what the others drove out.
+/// Times `calls` in turn, A B C A B C …, so that drift of the machine's speed affects all of them alike. Calls shorter
+/// than a millisecond are repeated in each turn, after an untimed call that reloads the caches.
 ///
 /// @param each_round  called before each round with (round, rounds), outside of every timed span.
-/// @returns what one call took, for each.
+/// @returns the time of one call, for each of `calls`.
 template <class EachRound>
 std::vector<Timing> interleaved(const std::vector<std::function<void()>>& calls, const Budget& budget,
                                 const EachRound& each_round) {
-  constexpr double kShortest = 1e-3;  // a span this long hides the clocks' and the loop's own cost, some 500 ns
-  constexpr double kMaxRounds = 300;  // a median gets no better from here on
+  constexpr double kShortest = 1e-3;  // hides the overhead of clocks and loop, about 500 ns
+  constexpr double kMaxRounds = 300;  // more rounds do not improve a median
 
   std::vector<int> repeats;
   double fastest = budget.seconds;

@@ -1,5 +1,5 @@
-// A training step of a GPT, and what it is made of: its linear products and its attention, each timed alone on tensors
-// of the same sizes, in turn with the whole step. What is left are norms, activations, the loss and the optimizer.
+// Times a training step of a GPT and its parts: its linear products and its attention, each alone on tensors of the
+// same sizes, interleaved with the whole step. The rest is norms, activations, the loss and the optimiser.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -41,7 +41,7 @@ attn::Tensor<float, 3> random_states(const Sizes& s, Index features, std::uint64
   return x;
 }
 
-/// A training step: forward, loss, backward, clipping and AdamW, as train_gpt does it.
+/// A training step: forward, loss, backward, clipping and AdamW, as in train_gpt.
 class Step {
  public:
   explicit Step(const Sizes& s)
@@ -97,7 +97,7 @@ class Products {
   double flops_;
 };
 
-/// The causal attention of one layer, forward and backward: 2 and 5 products over the pairs that are kept.
+/// The causal attention of one layer, forward and backward: 2 and 5 products over the kept pairs.
 class Attention {
  public:
   explicit Attention(const Sizes& s)
@@ -121,7 +121,7 @@ class Attention {
   }
 
  private:
-  /// The heads of the i-th of the tensors that lie side by side in the rows of x.
+  /// The rows of x are tensors concatenated; returns the heads of the i-th one.
   attn::TensorView<float, 4> heads(attn::Tensor<float, 3>& x, Index i) const {
     const Sizes& s = sizes_;
     const Index dim = s.features / s.heads, row = x.dim(2);
@@ -147,14 +147,15 @@ std::function<void()> all_of(std::vector<Part>& parts) {
   };
 }
 
-/// What more threads would do for a step; see thread_model.h.
+/// Prints the predicted time of a step on more threads; see thread_model.h.
 void print_model(Step& step, int most, int runs) {
   const auto on = [&](const attn::Executor& executor) {
     nn::set_executor(executor);
     step();
   };
   const double alone = predicted(on, 1, false, runs).time;
-  std::cout << "\nA step on more threads, by the model of the bench threads: " << time_text(1e-6 * alone) << " on one";
+  std::cout << "\nA step on more threads, predicted by the model of the benchmark `threads`: "
+            << time_text(1e-6 * alone) << " on one";
   for (const int n : doubled_up_to(most))
     if (n > 1) std::cout << ", " << fixed(alone / predicted(on, n, false, runs).time, 1) << " x on " << n;
   std::cout << ".\n";
@@ -163,16 +164,16 @@ void print_model(Step& step, int most, int runs) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("training", "Times a training step of a GPT of nanoGPT's sizes for a CPU, and what it is made of.");
+  Program program("training", "Times a training step of a GPT with nanoGPT's CPU sizes, and its parts.");
   int threads = 1, model = 0;
   program.number("--threads", threads, "workers", 1, 1024);
-  program.number("--model", model, "also predict a step on up to so many threads", 0, 1024);
+  program.number("--model", model, "also predict a step on up to this many threads", 0, 1024);
   return program.main(argc, argv, [&] {
     nn::keep_memory();
     nn::set_threads(threads);
     const Sizes s;
     Step step(s);
-    // Each layer has tensors of its own, as in the model, so that caches hold no more of them here than there.
+    // Each layer has its own tensors, so that they are no more likely to be in the caches here than in the whole step.
     std::vector<Products> products;
     std::vector<Attention> attentions;
     for (Index layer = 0; layer < s.layers; ++layer) {

@@ -1,4 +1,4 @@
-// What is timed: sizes, scalar type and mods of one attention call, and tensors to fill it with.
+// Workloads: sizes, scalar type and mods of one attention call, and its input tensors.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@ using attn::Index;
 
 enum class Scalar { float32, float64 };
 
-/// The mods that rows of work are timed with. A new one is a line here, in name(), with_mods() and kept_pairs().
+/// Mods of a workload. A new one needs a line here, in name(), with_mods() and kept_pairs().
 enum class Variant { full, causal, causal_softcap_alibi, causal_window };
 
-/// The order of memory of query, key and value. The output is always (batch, heads, len, dim).
+/// Memory layout of query, key and value. The output is always (batch, heads, len, dim).
 enum class Layout {
   bhsd,     ///< (batch, heads, len, dim)
-  bshd,     ///< (batch, len, heads, dim), as projections give it
+  bshd,     ///< (batch, len, heads, dim), as projections return it
   columns,  ///< (batch, heads, dim, len): column-major matrices
 };
 
@@ -49,7 +49,7 @@ constexpr std::string_view name(Layout layout) {
   return layout == Layout::bhsd ? "bhsd" : layout == Layout::bshd ? "bshd" : "column-major";
 }
 
-/// One row of work: `heads` query heads that share `kv_heads` key and value heads.
+/// One row of a comparison: `heads` query heads that share `kv_heads` key and value heads.
 struct Workload {
   Scalar scalar = Scalar::float32;
   Variant variant = Variant::full;
@@ -63,8 +63,8 @@ struct Workload {
   Layout layout = Layout::bhsd;
 };
 
-/// The sizes in the words of the field, e.g. "B=1 H=8 N=4096 D=64"; M, the shared heads, the
-/// columns of values and the layout appear only where they differ.
+/// Returns the sizes in the usual notation, e.g. "B=1 H=8 N=4096 D=64"; M, kv_heads, v_dim and the layout appear only
+/// if they differ.
 inline std::string sizes(const Workload& w) {
   std::ostringstream s;
   s << "B=" << w.batch << " H=" << w.heads;
@@ -77,13 +77,12 @@ inline std::string sizes(const Workload& w) {
   return s.str();
 }
 
-/// The whole row as one line: sizes, scalar, mods.
+/// Returns the whole row as one line: sizes, scalar, mods.
 inline std::string label(const Workload& w) {
   return sizes(w).append(" ").append(name(w.scalar)).append(" ").append(name(w.variant));
 }
 
-/// Calls `f` with the row's mods. Plain attention gets no mod at all, so that what it costs is up to the compiler
-/// alone.
+/// Calls `f` with the row's mods. Plain attention gets an empty Mods<>, not a mod that keeps everything.
 template <class F>
 decltype(auto) with_mods(const Workload& w, F&& f) {
   switch (w.variant) {
@@ -99,8 +98,8 @@ decltype(auto) with_mods(const Workload& w, F&& f) {
   return f(attn::Mods<>{});
 }
 
-/// How many (query, key) pairs of one head count as useful work. For causal it is half the square, as the field counts
-/// it: the diagonal is not added.
+/// Returns the (query, key) pairs of one head that count as work. For causal it is exactly half of the square, as is
+/// usual; the extra half of the diagonal is not counted.
 inline double kept_pairs(const Workload& w) {
   const double n = static_cast<double>(w.q_len), m = static_cast<double>(w.kv_len);
   switch (w.variant) {
@@ -121,12 +120,12 @@ inline double kept_pairs(const Workload& w) {
   return n * m;
 }
 
-/// The flops of the products, 2 * head_dim and 2 * v_dim for each kept pair. The softmax is not counted.
+/// Returns the flops of the products, 2 * head_dim and 2 * v_dim per kept pair. The softmax is not counted.
 inline double flops(const Workload& w) {
   return 2.0 * static_cast<double>(w.batch * w.heads) * kept_pairs(w) * static_cast<double>(w.head_dim + w.v_dim);
 }
 
-/// Numbers in the order of memory that a row asks for, and the tensors (batch, heads, len, dim) that they make.
+/// Inputs in a row's memory layout, and their views as tensors (batch, heads, len, dim).
 template <class T>
 struct Inputs {
   Layout layout;
@@ -145,7 +144,7 @@ struct Inputs {
   }
 };
 
-/// Query, key and value from the standard normal distribution, the same for the same seed.
+/// Returns query, key and value from the standard normal distribution, the same for the same seed.
 template <class T>
 Inputs<T> make_inputs(const Workload& w, std::uint64_t seed = 1) {
   std::mt19937_64 generator(seed);

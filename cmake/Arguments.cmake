@@ -1,5 +1,5 @@
-# quoted_arguments(<result>): what stands behind `--` in the command line of this script, quoted one by one, so that empty
-# arguments and those with a semicolon survive. The result goes into cmake_language(EVAL CODE "execute_process(COMMAND …)").
+# quoted_arguments(<result>): the arguments after `--` in this script's command line, quoted one by one, so that empty
+# ones and those with a semicolon survive. The result goes into cmake_language(EVAL CODE "execute_process(COMMAND …)").
 function(quoted_arguments result)
   set(quoted "")
   set(taking FALSE)

@@ -1,7 +1,7 @@
 # cmake -D PROGRAM=<benchmark> -D FILES=<path without suffix> -P CheckBench.cmake -- <argument>...
 #
-# Runs a benchmark, which must succeed and write FILES.svg, a picture for light and dark screens without a number that is
-# none, and FILES.json, in Google Benchmark's format with all that its tools/compare.py reads.
+# Runs a benchmark, which must succeed and write FILES.svg, a picture without NaN or infinity for light and dark
+# screens, and FILES.json, in Google Benchmark's format with all entries that its tools/compare.py reads.
 cmake_minimum_required(VERSION 3.22)
 
 include(${CMAKE_CURRENT_LIST_DIR}/Arguments.cmake)
@@ -27,7 +27,7 @@ foreach(want IN ITEMS "^<svg xmlns=" "<title>[^<]+</title>" "prefers-color-schem
   endif()
 endforeach()
 if(svg MATCHES "(nan|inf)[\" ,%]")
-  message(FATAL_ERROR "${FILES}.svg has a number that is none: ${CMAKE_MATCH_0}")
+  message(FATAL_ERROR "${FILES}.svg has an invalid number: ${CMAKE_MATCH_0}")
 endif()
 
 file(READ ${FILES}.json json)

@@ -1,16 +1,17 @@
-# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D SOURCE=<file.cpp> [-D HEADER=<precompiled header>] [-D LIBRARY=<library>]
-#       [-D ONLY_MISTAKE=ON] -P CheckCompileFail.cmake
+# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D SOURCE=<file.cpp> [-D HEADER=<precompiled header>]
+#       [-D LIBRARY=<library>] [-D ONLY_MISTAKE=ON] -P CheckCompileFail.cmake
 #
-# The file must compile as it is, and must not with -DATTN_KO; then the compiler's first error must be ours: it holds the
-# text of each line `// expect: …` of the file. No other sentence of ours may follow: one mistake, one remedy. The first
-# variant shows that nothing else is wrong with the second.
+# Checks a compile error. The file must compile as it is, which shows that nothing else is wrong with it. With -DATTN_KO
+# it must not compile, and the compiler's first error must contain the text of each line `// expect: …` of the file. No
+# other error text of ours may follow: one mistake, one remedy.
 #
-# A file may make its mistake in flags instead: `// with: …` adds one, in which {here} is the file's folder, and
-# `// without: -isystem` takes away that flag with its value. Such a file is the header alone, which others compile.
+# The mistake may be in the flags instead: `// with: …` adds one, in which {here} is the file's folder, and `// without:
+# -isystem` removes that flag and its value. Such a file contains only the header, which other files compile.
 #
-# ONLY_MISTAKE: that the file compiles as it is, is seen elsewhere (CheckCompileTogether.cmake).
-# HEADER: included first, to save time; it was precompiled with the same flags, so a file that names its own goes without.
-# LIBRARY: it is a program, which must link with the library and must not without; the linker's first line counts.
+# ONLY_MISTAKE: does not check that the file compiles as it is; CheckCompileTogether.cmake does.
+# HEADER: included first, to save time; precompiled with the same flags, so not used by a file that changes flags.
+# LIBRARY: the file is a program, which must link with the library and must not without it; the linker's first line
+# counts.
 cmake_minimum_required(VERSION 3.22)
 
 file(STRINGS ${SOURCE} expectations REGEX "^// expect: ")
@@ -68,7 +69,7 @@ foreach(expected IN LISTS expectations)
     message(FATAL_ERROR "${SOURCE}: the first error should have said\n  ${expected}\nbut the compiler said\n${output}")
   endif()
 endforeach()
-string(REPLACE ";" "," lines "${output}")  # or sentences would be cut there
+string(REPLACE ";" "," lines "${output}")  # semicolons would split sentences
 string(REGEX MATCHALL "error: static[^\n]*[ \"]attn: [^\n]*" sentences "${lines}")
 list(REMOVE_DUPLICATES sentences)
 list(LENGTH sentences count)

@@ -1,9 +1,9 @@
-# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D FOLDER=<folder> -D TOGETHER=<file.cpp> [-D HEADER=<precompiled header>]
-#       -P CheckCompileTogether.cmake
+# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D FOLDER=<folder> -D TOGETHER=<file.cpp>
+#       [-D HEADER=<precompiled header>] -P CheckCompileTogether.cmake
 #
-# The files of FOLDER that CheckCompileFail.cmake reads must compile as they are. Compiled one by one they take 1 s each,
-# nearly all of it for the header; TOGETHER includes them all, each in a namespace of its own, behind what they include.
-# Files whose mistake is a flag hold no more than the header.
+# Checks that all files in FOLDER that are read by CheckCompileFail.cmake compile as they are. Compiled one by one they
+# take 1 s each, nearly all of it for the header. TOGETHER includes them all, each in its own namespace, after the
+# headers that they include. Files whose mistake is a flag contain only the header and are skipped.
 cmake_minimum_required(VERSION 3.22)
 
 file(GLOB sources ${FOLDER}/*.cpp)
@@ -15,7 +15,7 @@ foreach(source IN LISTS sources)
     continue()
   endif()
   file(STRINGS ${source} included REGEX "^#include ")
-  list(TRANSFORM included REPLACE "\"(.*)\"" "\"${FOLDER}/\\1\"")  # from where it stands
+  list(TRANSFORM included REPLACE "\"(.*)\"" "\"${FOLDER}/\\1\"")  # by absolute paths
   list(APPEND headers ${included})
   cmake_path(GET source STEM name)
   string(APPEND spaces "namespace ${name} {\n#include \"${source}\"\n}\n")

@@ -1,16 +1,16 @@
 # cmake -D ROOT=<the project> -P CheckErrors.cmake
 #
-# The page of errors says what the tests say. Fails unless each row of include/attn/errors.md ends with a link to a test
-# that is there, and its message is that of the test: all lines `// expect: …` of a file in compile_fail/, or a string of
-# the named case in tests/core/mistakes_test.cpp, if it is set as code. Each of those cases must have a row. Lists every
-# fault.
+# Checks that the page of errors agrees with the tests. Fails unless each row of include/attn/errors.md ends with a link
+# to an existing test, and its message is that of the test: all lines `// expect: …` of a file in compile_fail/, or, if
+# it is set as code, a string of the named case in tests/core/mistakes_test.cpp. Each of those cases must have a row.
+# Lists all faults.
 cmake_minimum_required(VERSION 3.22)
 
 set(page ${ROOT}/include/attn/errors.md)
 set(folder ${ROOT}/tests/sources/compile_fail)
 set(cases ${ROOT}/tests/core/mistakes_test.cpp)
 
-# Text as CMake's lists take it.
+# Reads a file as text that CMake's lists do not split.
 function(read_text file result)
   file(READ ${file} text)
   string(REPLACE "\\|" "<bar>" text "${text}")
@@ -26,10 +26,10 @@ endfunction()
 read_text(${page} text)
 read_text(${cases} cases)
 string(REPLACE "<column>" "|" cases "${cases}")
-string(REGEX REPLACE "\"[ \n]+\"" "" cases "${cases}")  # a sentence in one piece
+string(REGEX REPLACE "\"[ \n]+\"" "" cases "${cases}")  # joins adjacent string literals
 string(REGEX MATCHALL "TEST_F\\(Mistakes, [A-Za-z]+\\)" names "${cases}")
 list(TRANSFORM names REPLACE ".*, ([A-Za-z]+)\\)" "\\1")
-set(faults "")  # each is indented, or CMake would break its line
+set(faults "")  # indented lines, which CMake does not rewrap
 set(count 0)
 
 string(REGEX MATCHALL "\n<column> [^\n]*" rows "${text}")
@@ -39,7 +39,7 @@ foreach(row IN LISTS rows)
   endif()
   math(EXPR count "${count} + 1")
   if(NOT row MATCHES "^\n<column> (.*) <column> (.*) <column> (.*) <column> <open>(.*)<close>\\((.*)\\) <column>$")
-    string(APPEND faults "  a row without mistake, message, remedy and test: ${row}\n")
+    string(APPEND faults "  a row that lacks a mistake, message, remedy or test: ${row}\n")
     continue()
   endif()
   set(message "${CMAKE_MATCH_2}")
@@ -61,7 +61,7 @@ foreach(row IN LISTS rows)
     list(TRANSFORM expected REPLACE "^\n// expect: " "")
     list(JOIN expected " " expected)
     if(NOT message STREQUAL expected)
-      string(APPEND faults "  compile_fail/${name}.cpp does not expect what the page says\n")
+      string(APPEND faults "  compile_fail/${name}.cpp expects a different message from the page's\n")
     endif()
   elseif(link STREQUAL "../../tests/core/mistakes_test.cpp" AND name IN_LIST names)
     list(REMOVE_ITEM names ${name})
@@ -70,10 +70,10 @@ foreach(row IN LISTS rows)
     string(SUBSTRING "${case}" 0 ${end} case)
     string(FIND "${case}" "\"${message}\"" found)
     if(is_code AND found EQUAL -1)
-      string(APPEND faults "  Mistakes.${name} does not expect what the page says\n")
+      string(APPEND faults "  Mistakes.${name} expects a different message from the page's\n")
     endif()
   else()
-    string(APPEND faults "  ${name} (${link}) is no test\n")
+    string(APPEND faults "  ${name} (${link}) is not a test\n")
   endif()
 endforeach()
 
@@ -87,4 +87,4 @@ if(faults)
   string(REPLACE "<semicolon>" "," faults "${faults}")
   message(FATAL_ERROR "errors.md and the tests disagree:\n${faults}")
 endif()
-message(STATUS "${count} rows are those of the tests")
+message(STATUS "${count} rows match the tests")

@@ -1,9 +1,9 @@
 # cmake -D INCLUDE_DIR=<folder that holds attn/> -P CheckFloors.cmake
 #
-# Reads the table of floors in attn/README.md: `| floor | `file.h` `folder/` … | what is there |`. Fails unless every header
-# stands on one floor (the longest name that fits decides), includes only headers of its own floor or of lower ones, and
-# takes part in no circle; and unless the naive path, which the others are tested against, includes no kernel. Lists every
-# fault.
+# Reads the table of floors in attn/README.md: `| floor | `file.h` `folder/` … | contents |`. Fails unless every header
+# is on one floor (the longest matching name decides), includes only headers of its own floor or of lower ones, and is
+# part of no include cycle; and unless the naive path, against which the others are tested, includes no kernel. Lists
+# all faults.
 cmake_minimum_required(VERSION 3.22)
 
 cmake_path(ABSOLUTE_PATH INCLUDE_DIR)
@@ -12,10 +12,10 @@ list(FILTER headers EXCLUDE REGEX "\\.md$")
 if(NOT headers)
   message(FATAL_ERROR "no headers in ${INCLUDE_DIR}/attn")
 endif()
-set(faults "")  # each is indented, or CMake would break its line
+set(faults "")  # indented lines, which CMake does not rewrap
 
-# floor_<room> for each file or folder of the table.
-set(rooms "")
+# Sets floor_<path> for each file or folder of the table.
+set(paths "")
 file(STRINGS ${INCLUDE_DIR}/attn/README.md rows REGEX "^\\| [0-9]+ \\|")
 foreach(row IN LISTS rows)
   string(REGEX MATCH "^\\| ([0-9]+) \\|([^|]*)\\|" cells "${row}")
@@ -23,35 +23,35 @@ foreach(row IN LISTS rows)
   string(REGEX MATCHALL "`[^`]+`" names "${CMAKE_MATCH_2}")
   foreach(name IN LISTS names)
     string(REPLACE "`" "" name "${name}")
-    list(APPEND rooms attn/${name})
+    list(APPEND paths attn/${name})
     set(floor_attn/${name} ${floor})
     if(NOT EXISTS ${INCLUDE_DIR}/attn/${name})
-      string(APPEND faults "  attn/README.md names attn/${name} on floor ${floor}, which is not there\n")
+      string(APPEND faults "  attn/README.md names attn/${name} on floor ${floor}, which does not exist\n")
     endif()
   endforeach()
 endforeach()
 
 foreach(header IN LISTS headers)
   set(longest 0)
-  foreach(room IN LISTS rooms)
-    string(LENGTH ${room} length)
-    string(FIND "${header}" "${room}" at)
-    if(header STREQUAL room OR (room MATCHES "/$" AND at EQUAL 0))
+  foreach(path IN LISTS paths)
+    string(LENGTH ${path} length)
+    string(FIND "${header}" "${path}" at)
+    if(header STREQUAL path OR (path MATCHES "/$" AND at EQUAL 0))
       if(length GREATER longest)
         set(longest ${length})
-        set(level_${header} ${floor_${room}})
+        set(level_${header} ${floor_${path}})
       endif()
     endif()
   endforeach()
   if(NOT DEFINED level_${header})
-    string(APPEND faults "  ${header} stands on no floor of the table in attn/README.md\n")
+    string(APPEND faults "  ${header} is not in the table of floors in attn/README.md\n")
   endif()
   file(STRINGS ${INCLUDE_DIR}/${header} includes_${header} REGEX "^[ \t]*#[ \t]*include")
   list(TRANSFORM includes_${header} REPLACE "^[ \t]*#[ \t]*include[ \t]*([\"<][^\">]*[\">]).*" "\\1")
 endforeach()
 
 foreach(header IN LISTS headers)
-  set(own_${header} "")  # this project's headers that it includes
+  set(own_${header} "")  # headers of this project that it includes
   foreach(include IN LISTS includes_${header})
     string(REGEX REPLACE "[\"<>]" "" included "${include}")
     if(included IN_LIST headers)
@@ -60,12 +60,12 @@ foreach(header IN LISTS headers)
         string(APPEND faults "  ${header} (floor ${level_${header}}) includes ${included} (floor ${level_${included}})\n")
       endif()
     elseif(include MATCHES "^\"" OR included MATCHES "^attn/")
-      string(APPEND faults "  ${header} includes ${include}, which is no header of the project (write \"attn/…\")\n")
+      string(APPEND faults "  ${header} includes ${include}, which is not a header of the project (write \"attn/…\")\n")
     endif()
   endforeach()
 endforeach()
 
-# Headers without includes are taken away until there are none: what is left then, includes itself by some way.
+# Repeatedly removes headers that include no remaining header; any that are left form an include cycle.
 set(left ${headers})
 set(before -1)
 list(LENGTH left count)
@@ -85,8 +85,8 @@ while(NOT count EQUAL before)
   list(LENGTH left count)
 endwhile()
 if(left)
-  list(JOIN left ", " circle)
-  string(APPEND faults "  a circle of includes: ${circle}\n")
+  list(JOIN left ", " cycle)
+  string(APPEND faults "  an include cycle: ${cycle}\n")
 endif()
 
 set(naive ${headers})
@@ -104,7 +104,8 @@ while(todo)
 endwhile()
 foreach(header IN LISTS reached)
   if(header MATCHES "^attn/detail/(flash/|kernels/|simd/simd\\.h|mods/tile_mods\\.h)")
-    string(APPEND faults "  attn/detail/naive/ reaches ${header}, but the definition includes no kernel\n")
+    string(APPEND faults "  attn/detail/naive/ includes ${header}, directly or indirectly, but the naive path must not include"
+                         " kernels\n")
   endif()
 endforeach()
 
@@ -112,4 +113,4 @@ if(faults)
   message(FATAL_ERROR "Floors:\n\n${faults}")
 endif()
 list(LENGTH headers count)
-message(STATUS "${count} headers, each includes only its own floor and lower ones")
+message(STATUS "${count} headers: each includes only headers of its own floor or lower ones")

@@ -1,6 +1,6 @@
 # cmake -D "FILES=<file>;…" -D MOST=<count> -P CheckLines.cmake
 #
-# Fails unless each of the files has at most so many lines.
+# Fails if a file has more than MOST lines.
 foreach(file IN LISTS FILES)
   file(READ "${file}" text)
   string(REGEX REPLACE "[^\n]" "" ends "${text}")

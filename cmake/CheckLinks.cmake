@@ -1,7 +1,8 @@
 # cmake -D SITE=<folder> -P CheckLinks.cmake
 #
-# Every link of every page in the folder leads somewhere: to a file that is there, and to an element of that name if it has
-# a #. Pages, styles, scripts and pictures are all in the folder; nothing is fetched from elsewhere. Lists every fault.
+# Checks every link of every page in the folder: it must lead to an existing file, and, if it has a #, to an element of
+# that name. Pages, styles, scripts and pictures must all be in the folder; nothing is fetched from elsewhere. Lists all
+# faults.
 cmake_minimum_required(VERSION 3.22)
 include(${CMAKE_CURRENT_LIST_DIR}/Links.cmake)
 
@@ -10,9 +11,9 @@ list(FILTER pages EXCLUDE REGEX "/search/")  # filled by their scripts
 if(NOT pages)
   message(FATAL_ERROR "no pages in ${SITE}")
 endif()
-set(faults "")  # each is indented, or CMake would break its line
+set(faults "")  # indented lines, which CMake does not rewrap
 
-# The attributes of a page with these names, without what CMake would take for parts of lists.
+# Returns the attributes of a page that have these names, escaped so that CMake's lists do not split them.
 function(attributes page names result)
   file(READ ${SITE}/${page} text)
   string(REPLACE ";" "%3B" text "${text}")
@@ -49,9 +50,9 @@ foreach(page IN LISTS pages)
       string(REGEX REPLACE "^/" "" target "${target}")
     endif()
     if(target MATCHES "^\\.\\./" OR NOT EXISTS ${SITE}/${target})
-      string(APPEND faults "  ${page}: ${link} leads to no file\n")
+      string(APPEND faults "  ${page}: ${link} does not exist\n")
     elseif(anchor AND NOT anchor IN_LIST "ids of ${target}")
-      string(APPEND faults "  ${page}: ${link} leads to nothing on that page\n")
+      string(APPEND faults "  ${page}: ${link} is not an id on that page\n")
     endif()
   endforeach()
 endforeach()
@@ -60,4 +61,4 @@ if(faults)
   message(FATAL_ERROR "links that lead nowhere:\n${faults}")
 endif()
 list(LENGTH pages number)
-message(STATUS "${count} links of ${number} pages lead somewhere")
+message(STATUS "${count} links of ${number} pages are valid")

@@ -1,11 +1,12 @@
 # cmake -D ROOT=<the project> -P CheckMods.cmake
 #
-# No mod may be half there. Fails unless every header of include/attn/mods/ is included by mods.h and has a mod, a function
-# `auto name(` outside of namespace detail; and unless each of these functions stands
-# - in the table of the tests (tests/support/), from which sweeps, hints, poison and random calls draw,
+# Checks that every mod is complete. Fails unless every header of include/attn/mods/ is included by mods.h and defines a
+# mod, a function `auto name(` outside of namespace detail; unless each of these functions is
+# - in the table of the tests (tests/support/), from which the tests by sweeps, hints, poison and random calls take
+# their mods,
 # - on the page of mods: a mask with a picture, a score mod with a row,
-# - among what is drawn for the site (tests/support/mod_pictures.h): a mask as its pairs, others as weights;
-# and unless the README links to that page and does not list mods itself. Lists every fault.
+# - among the pictures of the site (tests/support/mod_pictures.h): a mask as its pairs, others as weights;
+# and unless the README links to that page and does not list mods itself. Lists all faults.
 cmake_minimum_required(VERSION 3.22)
 
 set(mods ${ROOT}/include/attn/mods)
@@ -22,7 +23,7 @@ file(GLOB headers RELATIVE ${mods} ${mods}/*.h)
 if(NOT headers)
   message(FATAL_ERROR "no headers in ${mods}")
 endif()
-set(faults "")  # each is indented, or CMake would break its line
+set(faults "")  # indented lines, which CMake does not rewrap
 
 foreach(header IN LISTS headers)
   string(FIND "${all_mods}" "#include \"attn/mods/${header}\"\n" found)
@@ -30,7 +31,7 @@ foreach(header IN LISTS headers)
     string(APPEND faults "  mods.h does not include attn/mods/${header}\n")
   endif()
 
-  # What stands in namespace detail is nobody's mod.
+  # Functions in namespace detail are not mods.
   file(READ ${mods}/${header} text)
   string(FIND "${text}" "\nnamespace detail {" begin)
   while(NOT begin EQUAL -1)
@@ -85,5 +86,5 @@ if(found EQUAL -1)
   string(APPEND faults "  README.md has no link to include/attn/mods/README.md\n")
 endif()
 if(faults)
-  message(FATAL_ERROR "mods that are half there:\n${faults}")
+  message(FATAL_ERROR "incomplete mods:\n${faults}")
 endif()

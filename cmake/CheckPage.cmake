@@ -1,7 +1,7 @@
 # cmake -D PAGE=<file.html> -D "WANT=<regex>;…" -P CheckPage.cmake
 #
-# Opens a page in a browser without a window and fails unless it shows, once its script has run, what matches each
-# regular expression, and has written nothing to the console. Says "skipped" where there is no browser.
+# Opens a page in a headless browser. Fails unless the page, after its script has run, matches each regular expression,
+# and nothing was written to the console. Prints "skipped" if no browser is found.
 find_program(browser NAMES chromium chromium-browser google-chrome)
 if(NOT browser)
   message("skipped: there is no Chromium to open ${PAGE} in (apt-get install chromium)")

@@ -1,13 +1,14 @@
 # cmake -D "PAGES=<page.md>;…" [-D TOUR=<page.md> -D HEADERS=<folder>] -P CheckPages.cmake
 #
-# Links between pages lead somewhere: the file of each relative link is there, and what stands behind its # is a heading of
-# that page. Each header that the page TOUR names lies in HEADERS, by its path or its name alone. Lists every fault.
+# Checks that links between pages are valid: the file of each relative link exists, and the fragment after # is a
+# heading of that page. Each header that the page TOUR names lies in HEADERS, by its path or its name alone. Lines of
+# code fit the column of the site's pages in a window of 1200 pixels. Lists all faults.
 cmake_minimum_required(VERSION 3.22)
 include(${CMAKE_CURRENT_LIST_DIR}/Links.cmake)
 
-set(faults "")  # each is indented, or CMake would break its line
+set(faults "")  # indented lines, which CMake does not rewrap
 
-# The headings of a page as hosting sites name them in links.
+# Returns the anchors that hosting sites derive from the headings of a page.
 function(anchors_of page result)
   file(READ ${page} text)
   string(REPLACE ";" "" text "${text}")
@@ -29,7 +30,7 @@ foreach(page IN LISTS PAGES)
   file(READ ${page} text)
   cmake_path(GET page PARENT_PATH folder)
   cmake_path(GET page FILENAME name)
-  string(REPLACE "](" "@(" text "${text}")  # a bracket would keep CMake from splitting a list behind it
+  string(REPLACE "](" "@(" text "${text}")  # CMake would not split a list after an open bracket
   string(REGEX MATCHALL "@\\([^) \n;]+\\)" links "${text}")
   foreach(link IN LISTS links)
     string(REGEX REPLACE "^@\\((.*)\\)$" "\\1" link "${link}")
@@ -44,15 +45,45 @@ foreach(page IN LISTS PAGES)
       set(target ${folder}/${file})
     endif()
     if(NOT EXISTS ${target})
-      string(APPEND faults "  ${name}: ${link} leads to no file\n")
+      string(APPEND faults "  ${name}: ${link} does not exist\n")
     elseif(anchor)
       anchors_of(${target} anchors)
       if(NOT anchor IN_LIST anchors)
-        string(APPEND faults "  ${name}: ${link} leads to no heading\n")
+        string(APPEND faults "  ${name}: ${link} is not a heading\n")
       endif()
     endif()
   endforeach()
 endforeach()
+set(widest 105)
+foreach(page IN LISTS PAGES)
+  file(READ ${page} text)
+  cmake_path(GET page FILENAME name)
+  string(REGEX REPLACE "[][;\\]" "#" text "${text}")
+  # A column is a character, which takes one to three bytes in UTF-8 on these pages.
+  foreach(two_bytes IN ITEMS · × ² ³ µ Σ)
+    string(REPLACE ${two_bytes} "#" text "${text}")
+  endforeach()
+  string(REGEX REPLACE "[^\n -~][^\n -~][^\n -~]" "#" text "${text}")
+  string(REPLACE "\n" ";" lines "${text}")
+  set(is_code FALSE)
+  set(number 0)
+  foreach(line IN LISTS lines)
+    math(EXPR number "${number} + 1")
+    if(line MATCHES "^ *```")
+      if(is_code)
+        set(is_code FALSE)
+      else()
+        set(is_code TRUE)
+      endif()
+    elseif(is_code)
+      string(LENGTH "${line}" length)
+      if(length GREATER widest)
+        string(APPEND faults "  ${name}:${number}: ${length} columns of code, but the site shows only ${widest}\n")
+      endif()
+    endif()
+  endforeach()
+endforeach()
+
 if(count EQUAL 0)
   string(APPEND faults "  no links between pages\n")
 endif()
@@ -73,6 +104,6 @@ if(TOUR)
 endif()
 
 if(faults)
-  message(FATAL_ERROR "pages that lead nowhere:\n${faults}")
+  message(FATAL_ERROR "pages with faults:\n${faults}")
 endif()
-message(STATUS "${count} links lead somewhere")
+message(STATUS "${count} links are valid")

@@ -1,12 +1,12 @@
 # cmake -D ROOT=<the project> -D ROUNDS=<Rounds.cmake> -P CheckRounds.cmake
 #
-# Nothing is left out for good: each test that the rounds name is run by one of any four seeds that follow each other, and
-# each header that compiles alone too. Each name is a test's, of the build that it is listed for. Every round has the tests
-# of g++, both sanitizers and one emulator. Lists every fault.
+# Checks that no test is left out permanently: any four consecutive seeds together run each test that the rounds name,
+# and compile each header alone. Each name must be a test of the build for which it is listed. Every round must have the
+# tests of g++, both sanitizers and one emulator. Lists all faults.
 cmake_minimum_required(VERSION 3.22)
 include(${ROUNDS})
 attn_rounds()
-set(faults "")  # each is indented, or CMake would break its line
+set(faults "")  # indented lines, which CMake does not rewrap
 
 file(READ ${ROOT}/CMakePresets.json presets)
 string(JSON count LENGTH "${presets}" configurePresets)
@@ -20,7 +20,7 @@ foreach(i RANGE ${last})
   endif()
 endforeach()
 
-# Names in the lists of tests, as words.
+# The names in the lists of tests, as words.
 file(GLOB lists ${ROOT}/tests/*/CMakeLists.txt)
 set(words " bench_attention_bench bench_compile_time compile_fail ")
 foreach(list IN LISTS lists)
@@ -44,12 +44,12 @@ foreach(build IN LISTS builds)
   list(REMOVE_DUPLICATES listed)
   foreach(name IN LISTS listed)
     if(NOT words MATCHES " ${name} ")
-      string(APPEND faults "    ${build}: ${name} is no test\n")
+      string(APPEND faults "    ${build}: ${name} is not a test\n")
     elseif(${build}_tests AND NOT name IN_LIST ${build}_tests)
       string(APPEND faults "    ${build}: the preset has no ${name}\n")
     endif()
   endforeach()
-  # Decimal, and hexadecimal as hashes are.
+  # Decimal seeds, and hexadecimal ones as from commit hashes.
   foreach(first IN ITEMS 0 1 0x7ffffffe 0xfffffffb)
     set(run "")
     foreach(step IN ITEMS 0 1 2 3)
@@ -61,12 +61,12 @@ foreach(build IN LISTS builds)
       if(${build}_${round})
         list(APPEND run ${names})
       elseif(left_out)
-        string(APPEND faults "    ${build} does not run with seed ${seed}, and leaves something out when asked for by hand\n")
+        string(APPEND faults "    ${build} does not run with seed ${seed}, but leaves tests out when started by hand\n")
       endif()
     endforeach()
     foreach(name IN LISTS listed)
       if(NOT name IN_LIST run)
-        string(APPEND faults "    ${build}: no seed from ${first} on runs ${name}\n")
+        string(APPEND faults "    ${build}: no seed, starting from ${first}, runs ${name}\n")
       endif()
     endforeach()
   endforeach()

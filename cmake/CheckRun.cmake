@@ -1,7 +1,7 @@
 # cmake -D EXIT=<code> -D OUT=<regex> -D ERR=<regex> -P CheckRun.cmake -- <program> <argument>...
 #
-# Runs the program without input and fails unless it exits with the code (default 0), what it writes to standard output
-# matches OUT and what it writes to standard error matches ERR. An empty OUT allows anything, an empty ERR nothing.
+# Runs the program without input. Fails unless it exits with the code (default 0), its standard output matches OUT and
+# its standard error matches ERR. An empty OUT allows anything, an empty ERR nothing.
 
 include(${CMAKE_CURRENT_LIST_DIR}/Arguments.cmake)
 quoted_arguments(command)

@@ -1,8 +1,8 @@
 # cmake -D SITE=<folder> -D WORK_DIR=<folder> -P CheckSite.cmake
 #
-# Opens every page of the folder in a browser without a window, 375 pixels wide, as a phone has it. Fails unless each page
-# has a style and a navigation that knows it, all its pictures are there, it is not wider than the window, and nothing has
-# written to the console. Says "skipped" where there is no browser.
+# Opens every page of the folder in a headless browser, 375 pixels wide, as on a phone. Fails unless each page has a
+# style, all its pictures and a navigation that marks it, is no wider than the window, and writes nothing to the
+# console. Prints "skipped" if no browser is found.
 cmake_minimum_required(VERSION 3.22)
 
 find_program(browser NAMES chromium chromium-browser google-chrome)
@@ -17,7 +17,7 @@ if(number EQUAL 0)
   message(FATAL_ERROR "no pages in ${SITE}")
 endif()
 
-# The pages stand in frames of a page whose script looks into them.
+# The pages are opened in frames of one page, whose script inspects them.
 set(script [==[
 <script>
 function faultsOf(frame) {
@@ -34,7 +34,7 @@ function faultsOf(frame) {
   if (window.getComputedStyle(page.body).marginLeft !== "0px") faults.push("has no style");
   const isOfSite = !frame.dataset.page.startsWith("runs/");  // those are pages that programs wrote
   if (isOfSite && page.querySelectorAll("nav.pages [aria-current]").length !== 1)
-    faults.push("does not say where it stands in the navigation");
+    faults.push("is not marked in the navigation");
   if (isOfSite && !page.querySelector("main h1, main .title")) faults.push("has no heading");
   return faults;
 }
@@ -46,9 +46,9 @@ window.onload = () => {
 </script>
 ]==])
 
-set(faults "")  # each is indented, or CMake would break its line
+set(faults "")  # indented lines, which CMake does not rewrap
 set(opened 0)
-set(together 40)  # frames in one page: some seconds of work, some hundred MiB
+set(together 40)  # frames in one page: takes a few seconds and a few hundred MiB
 while(pages)
   list(LENGTH pages left)
   if(left LESS together)
@@ -62,14 +62,14 @@ while(pages)
                        "</iframe>\n")
   endforeach()
   file(WRITE ${WORK_DIR}/check.html "${html}")
-  # A page in a file may not look into others, unless it is allowed to.
+  # These flags let a page from a file inspect others.
   execute_process(
     COMMAND ${browser} --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --enable-logging=stderr
             --allow-file-access-from-files --disable-web-security --user-data-dir=${WORK_DIR}/check.profile --dump-dom
             file://${WORK_DIR}/check.html
     RESULT_VARIABLE code OUTPUT_VARIABLE dom ERROR_VARIABLE log ENCODING NONE)
   if(NOT code STREQUAL 0 OR NOT dom MATCHES "opened ${together}\n(.*)\nend")
-    message(FATAL_ERROR "the browser (exit code ${code}) did not come to an end with: ${some}\n${dom}\n${log}")
+    message(FATAL_ERROR "the browser (exit code ${code}) did not finish opening: ${some}\n${dom}\n${log}")
   endif()
   if(CMAKE_MATCH_1)
     string(APPEND faults "${CMAKE_MATCH_1}\n")
@@ -83,6 +83,6 @@ endwhile()
 file(REMOVE_RECURSE ${WORK_DIR}/check.profile)
 
 if(faults)
-  message(FATAL_ERROR "pages that are not as they should be:\n${faults}")
+  message(FATAL_ERROR "pages with faults:\n${faults}")
 endif()
 message(STATUS "${opened} pages were opened")

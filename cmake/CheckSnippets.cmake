@@ -1,8 +1,9 @@
-# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D "PAGES=<page.md>;…" -D GIVEN=<given.h> -D UNIT=<file to write> -P CheckSnippets.cmake
+# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D "PAGES=<page.md>;…" -D GIVEN=<given.h> -D UNIT=<file to write>
+#       -P CheckSnippets.cmake
 #
-# The pages' blocks of C++ must compile: each as the body of a function, with what stands in the namespace of GIVEN that the
-# line above the block names, `<!-- given: name -->`. Lines `#include` are for the reader. Nothing is run. It is one unit,
-# since most of the time goes to the headers.
+# Checks that the pages' C++ blocks compile: each as the body of a function with a using-directive for a namespace of
+# GIVEN, which the line above the block names: `<!-- given: name -->`. `#include` lines are for the reader. Nothing is
+# run. All blocks are one unit, because most of the time goes to the headers.
 cmake_minimum_required(VERSION 3.22)
 
 set(unit "#include \"${GIVEN}\"\n")

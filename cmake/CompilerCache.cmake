@@ -1,14 +1,14 @@
-# ccache, where it is installed, for who works on the project: what was compiled before, in this clone or another, is taken
-# from it. A launcher that was named already stays.
+# Compiles through ccache, if it is installed, so that units compiled before, in this clone or another, are reused. An
+# existing compiler launcher is kept.
 find_program(ATTN_CCACHE ccache)
 mark_as_advanced(ATTN_CCACHE)
 if(ATTN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Units of the tests include a precompiled header, which ccache takes only with this sloppiness.
+  # Test units include a precompiled header, which ccache supports only with this sloppiness.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
                                   CCACHE_SLOPPINESS=pch_defines,time_macros ${ATTN_CCACHE})
 endif()
 
-# attn_precompiled(<target>...): these make or use a precompiled header in a way that ccache can follow.
+# attn_precompiled(<target>...): makes targets build or use a precompiled header in a way that ccache supports.
 function(attn_precompiled)
   foreach(target IN LISTS ARGN)
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>

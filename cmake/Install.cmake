@@ -1,14 +1,14 @@
-# Install rules: headers, a CMake package and a pkg-config file. All paths are relative to where the files lie, so that
-# an installed tree may be moved.
+# Install rules: headers, a CMake package and a pkg-config file. All paths are relative to the files themselves, so that
+# an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-# Nothing here depends on the architecture, hence share/ rather than lib/.
+# Nothing here depends on the architecture, hence share/ instead of lib/.
 set(attn_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/attn)
 set(attn_pkgconfig_dir ${CMAKE_INSTALL_DATADIR}/pkgconfig)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/attn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-# Made when it is installed, so that it is never older than the headers.
+# Generated during installation, so that it is never older than the headers.
 list(JOIN attn_single_header "\" \"" attn_command)
 install(CODE "execute_process(COMMAND \"${attn_command}\" COMMAND_ERROR_IS_FATAL ANY)")
 install(FILES ${PROJECT_BINARY_DIR}/attn.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -29,7 +29,7 @@ cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_INCLUDEDIR BASE_DIRECTORY "\${prefix}" OU
 configure_file(${CMAKE_CURRENT_LIST_DIR}/attn.pc.in ${PROJECT_BINARY_DIR}/attn.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/attn.pc DESTINATION ${attn_pkgconfig_dir})
 
-# cpack makes a .deb and a .tar.gz of what is installed.
+# cpack builds a .deb and a .tar.gz of the installed files.
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_GENERATOR "DEB;TGZ")
   set(CPACK_PACKAGE_NAME libattn-dev)

@@ -1,4 +1,4 @@
-# split_link(<link> <file> <anchor>): what stands before the # of a link, and behind it; either may be empty.
+# split_link(<link> <file> <anchor>): splits a link at its #; either part may be empty.
 function(split_link link file anchor)
   string(REGEX MATCH "^([^#]*)(#(.*))?$" parts "${link}")
   set(${file} "${CMAKE_MATCH_1}" PARENT_SCOPE)

@@ -1,19 +1,20 @@
-# Which tests a commit's run in CI leaves to other commits. Sanitizers, emulators and sweeps of more scalars repeat what
-# every commit runs, and all of them take longer than a run may. So there are four rounds, and a commit has the round
+# The tests that a commit's CI run leaves to other commits. Sanitizers, emulators and sweeps of more scalars repeat what
+# every commit runs, and together take longer than a run may. So there are four rounds, and a commit has the round
 #
 #   ATTN_TEST_SEED mod 4
 #
-# where .ci/run sets that environment variable to the commit's hash. A test that is named below is run in its rounds alone;
-# one that is not, whenever its build runs. Where the variable is not set a build has all of its tests: `cmake --preset asan`
+# .ci/run sets that environment variable to the commit's hash. A test that is named below runs only in its rounds; other
+# tests run whenever their build does. If the variable is not set, a build has all of its tests: `cmake --preset asan`
 # by hand.
 #
-# A new test goes where its round is short and where others need the same libraries (attn_test_rows_...), or nowhere, if it
-# finds faults of memory in most code, or races between threads.
+# Add a new test to a short round whose tests need the same libraries (attn_test_rows_...), or to none, if it finds
+# memory errors in most of the code, or races between threads.
 #
 # As a script: cmake -D SEED=<seed> -P Rounds.cmake prints the builds that run in the seed's round.
 set(ATTN_ROUNDS 4)
 
-# in_rounds(<build> <rounds> <test>...): adds to the lists <build>_listed and <build>_<round>, and the build to `builds`.
+# in_rounds(<build> <rounds> <test>...): adds tests to the lists <build>_listed and <build>_<round>, and the build to
+# `builds`.
 macro(in_rounds build rounds)
   list(APPEND builds ${build})
   list(APPEND ${build}_listed ${ARGN})
@@ -29,7 +30,7 @@ macro(attn_rounds)
   in_rounds(release 1 sweep_long_double_test jvp_sweep_double_test)
   in_rounds(release 2 sweep_half_test backward_sweep_long_double_test)
   in_rounds(release 3 backward_sweep_double_test)
-  # Benchmarks are built in every round, and tried in one.
+  # Benchmarks are built in every round, and run in one.
   in_rounds(release 0 bench_additive bench_attention_bench bench_compare bench_training)
   in_rounds(release 1 bench_backward bench_decode bench_family bench_ring)
   in_rounds(release 2 bench_halves bench_heatmap bench_linear_attention bench_ring_model)
@@ -38,7 +39,7 @@ macro(attn_rounds)
   # properties_test and tensor_views_test are in every round.
   in_rounds(asan 0 extremes_test half_test sweep_bfloat16_test sweep_float_test tensor_test)
   in_rounds(asan 1 adjacent_heads_test backward_matrix_unit_test gathered_test kv_attention_test kv_cache_test kv_dots_test
-            kv_errors_test kv_quantised_test kv_view_test lone_query_test merge_test paged_kv_operations_test weights_test)
+            kv_errors_test kv_quantised_test kv_view_test unshared_query_test merge_test paged_kv_operations_test weights_test)
   in_rounds(asan 2 backward_sweep_float_test backward_test dropout_test jvp_test ring_test)
   in_rounds(asan 3 additive_test bad_input_test compile_fail internals_test mistakes_test multi_head_cache_test
             multi_head_parts_test multi_head_test overlaps_test rope_test segments_test
@@ -49,13 +50,13 @@ macro(attn_rounds)
   in_rounds(tsan 2 kv_view_test paged_kv_operations_test)
   in_rounds(tsan 3 learned_test)
 
-  # One emulated build a round. The others compile and run an example.
+  # One emulated build per round. The others compile and run an example.
   in_rounds(aarch64 0 backward_test explain_loops_test explain_test extremes_test internals_test kv_attention_test masks_test)
   in_rounds(aarch64 2 kv_cache_test kv_quantised_test mod_test poison_test rope_test sweep_float_test)
   in_rounds(riscv64 1 golden_test half_test masks_test)
   in_rounds(aarch64-clang 3 golden_test half_test internals_test kv_cache_test masks_test)
 
-  # The other MPI, where the emulated build is short.
+  # The other MPI, in rounds whose emulated build is short.
   in_rounds(mpich "1;3" mpi_delays mpi_killed mpi_no_init mpi_train_gpt_test ring_test)
 
   list(REMOVE_DUPLICATES builds)
@@ -74,8 +75,8 @@ if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
   return()
 endif()
 
-# attn_left_out(<variable> <build> <seed>): the tests that the build leaves to other rounds than the seed's. None if the seed
-# is empty, or if all would be: it was asked for by hand.
+# attn_left_out(<variable> <build> <seed>): the tests that the build leaves to rounds other than the seed's. None if the
+# seed is empty, or if the build has no tests in the seed's round, because it was then started by hand.
 function(attn_left_out variable build seed)
   set(${variable} "" PARENT_SCOPE)
   if(build STREQUAL "" OR seed STREQUAL "")
@@ -89,7 +90,8 @@ function(attn_left_out variable build seed)
   endif()
 endfunction()
 
-# attn_share(<list> <seed>): of a list of much the same, the quarter of this round; all if the seed is empty.
+# attn_share(<list> <seed>): reduces a list of similar items to the quarter of the seed's round; keeps all if the seed
+# is empty.
 function(attn_share variable seed)
   if(seed STREQUAL "")
     return()

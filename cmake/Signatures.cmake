@@ -1,7 +1,7 @@
 # cmake -D ROOT=<the project> [-D WRITE=ON] -P Signatures.cmake
 #
-# The page of signatures, include/attn/signatures.md, says what the headers declare: it is made from them, topic by topic as
-# in cmake/site/topics.txt. Fails if the page is another one, and names the first line that differs; with WRITE, writes it.
+# Generates the page of signatures, include/attn/signatures.md, from the declarations in the headers, by the topics of
+# cmake/site/topics.txt. Fails if the page differs, naming the first different line; with WRITE, writes the page.
 cmake_minimum_required(VERSION 3.22)
 find_program(awk awk REQUIRED)
 
@@ -36,7 +36,7 @@ foreach(line IN LISTS lines)
   endif()
 endforeach()
 if(without_topic)
-  message(FATAL_ERROR "headers without a topic:\n  cmake/site/topics.txt has none for ${without_topic}\n")
+  message(FATAL_ERROR "headers without a topic:\n  cmake/site/topics.txt has no topic for ${without_topic}\n")
 endif()
 
 if(WRITE)
@@ -50,7 +50,7 @@ if(is STREQUAL made)
   return()
 endif()
 
-# The first line that differs. Semicolons and brackets would make other lists of the lines.
+# Finds the first line that differs. Semicolons and brackets would change how CMake splits the lines.
 foreach(text IN ITEMS made is)
   string(REPLACE ";" "<semicolon>" ${text} "${${text}}")
   string(REPLACE "[" "<open>" ${text} "${${text}}")
@@ -70,5 +70,5 @@ foreach(text IN ITEMS wanted found)
   string(REPLACE "<open>" "[" ${text} "${${text}}")
   string(REPLACE "<close>" "]" ${text} "${${text}}")
 endforeach()
-message(FATAL_ERROR "signatures.md is not what the headers declare; `cmake -D ROOT=. -D WRITE=ON -P cmake/Signatures.cmake`"
-                    " writes it anew:\n  the page has \"${found}\" where the headers have \"${wanted}\"\n")
+message(FATAL_ERROR "signatures.md does not match the headers; `cmake -D ROOT=. -D WRITE=ON -P cmake/Signatures.cmake`"
+                    " regenerates it:\n  the page has \"${found}\" where the headers have \"${wanted}\"\n")

@@ -1,10 +1,11 @@
 # cmake -D SOURCE_DIR=<of the project> -D VERSION=<x.y.z> -D OUTPUT=<attn.hpp> -P SingleHeader.cmake
 #
-# Writes all headers as one file: attn.hpp.in with each header in the place of its first #include.
+# Writes all headers as one file: attn.hpp.in with the first #include of each header replaced by its text.
 cmake_minimum_required(VERSION 3.22)
 
-# expand(<text> <file or empty>): `expanded` is the text with headers in it. What a header includes under a condition is
-# left out and must stand in attn.hpp.in: text in the place of the include would be missing where the condition does not hold.
+# expand(<text> <file or empty>): sets `expanded` to the text with its includes replaced. Headers that are included
+# under a condition are skipped and must be in attn.hpp.in: their text would be missing where the condition does not
+# hold.
 set(visited "")
 set(conditional "")
 function(expand text file)
@@ -29,7 +30,7 @@ function(expand text file)
     math(EXPR depth "${depth} + ${opened} - ${closed}")
     string(APPEND result "${before}")
     string(REGEX REPLACE "^#include \"([^\"]*)\".*$" "\\1" name "${include}")
-    # attn.h wraps all that it includes, so that an older standard gets one error.
+    # attn.h includes everything under a condition, so that an older standard gives one error.
     if(depth GREATER 0 AND file AND NOT file STREQUAL "attn/attn.h")
       list(APPEND conditional ${name})
     elseif(NOT name IN_LIST visited)
@@ -55,7 +56,7 @@ string(REPLACE "@license@" "${license}" text "${text}")
 expand("${text}" "")
 foreach(name IN LISTS conditional)
   if(NOT name IN_LIST visited)
-    message(FATAL_ERROR "${name} is included under a condition alone, and attn.hpp.in lacks it")
+    message(FATAL_ERROR "${name} is included only under a condition, and is missing from attn.hpp.in")
   endif()
 endforeach()
 file(WRITE ${OUTPUT} "${expanded}")

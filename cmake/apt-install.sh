@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building the project takes, and those named as arguments. Asks for nothing and needs
-# no rights where all are there.
+# Installs the Debian packages that building the project needs, and those named as arguments. If all are installed, it
+# does nothing and needs no privileges.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libeigen3-dev libgtest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev "$@")
 
 if ! command -v dpkg-query apt-get >/dev/null; then
-  echo "No apt here, so nothing is installed. The build takes what Debian calls: ${packages[*]}"
+  echo "apt was not found, so nothing is installed. The build needs these Debian packages: ${packages[*]}"
   exit 0
 fi
 

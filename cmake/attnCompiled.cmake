@@ -1,11 +1,11 @@
-# attn::compiled: attn::attn, with the loops and kernels compiled once into a static library. Link it instead of
-# attn::attn and nothing else changes. It is built in the project that links it, with that project's flags, only if
+# attn::compiled: attn::attn with the loops and kernels compiled once into a static library. Link it instead of
+# attn::attn; nothing else changes. It is built in the project that links it, with that project's flags, and only if
 # something links it.
 include_guard(DIRECTORY)
 
-# attn_add_compiled(<target> <scalar>...): such a library for float, double, long_double. Each scalar is a unit of its own.
-# It is position-independent and its symbols are hidden, so that a shared library can link it, does not export it, and does
-# not call the attn of another library or of the program.
+# attn_add_compiled(<target> <scalar>...): adds such a library for float, double, long_double. Each scalar is a separate
+# unit. The library is position-independent and its symbols are hidden, so that a shared library that links it neither
+# exports it nor calls the attn of another library or of the program.
 function(attn_add_compiled target)
   set(units "")
   foreach(scalar IN LISTS ARGN)
@@ -15,7 +15,7 @@ function(attn_add_compiled target)
   endforeach()
   add_library(${target} STATIC EXCLUDE_FROM_ALL ${units})
   target_link_libraries(${target} PUBLIC attn::attn)
-  # Units that lack it compile loops and kernels of their own, as with attn::attn.
+  # Units without this definition compile their own loops and kernels, as with attn::attn.
   target_compile_definitions(${target} PUBLIC ATTN_EXTERN_TEMPLATES)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
                                              VISIBILITY_INLINES_HIDDEN ON)

@@ -1,8 +1,9 @@
-# attn::mpi: attn::attn with the C interface of MPI, for programs that include attn/mpi.h. Nothing of MPI reaches others.
+# attn::mpi: attn::attn with MPI's C interface, for programs that include attn/mpi.h. Other targets do not depend on
+# MPI.
 include_guard(DIRECTORY)
 
 if(NOT TARGET MPI::MPI_CXX)
-  set(MPI_CXX_SKIP_MPICXX ON)  # the header needs no C++ bindings, which old MPIs link else
+  set(MPI_CXX_SKIP_MPICXX ON)  # the header needs no C++ bindings, which old MPIs would link
   find_package(MPI 3.0 QUIET COMPONENTS CXX)
   if(TARGET MPI::MPI_CXX)
     set_target_properties(MPI::MPI_CXX PROPERTIES IMPORTED_GLOBAL TRUE)  # attn::mpi may be linked in other folders

@@ -1,4 +1,5 @@
-// Attention variants of your own: a lambda that drops pairs, a lambda that changes scores, both with a named mod.
+// Custom attention variants: a lambda that drops pairs, a lambda that changes scores, and both combined with a named
+// mod.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -18,7 +19,7 @@ struct Inputs {
   Eigen::MatrixXf value = Eigen::MatrixXf::Random(kTokens, kHeadDim);
 };
 
-/// A row per query, a column per key: 1 = kept.
+/// Prints a mask: a row per query, a column per key, 1 = kept.
 template <class Mask>
 void print_picture(const Mask& mask) {
   for (attn::Index q = 0; q < kTokens; ++q) {
@@ -28,7 +29,7 @@ void print_picture(const Mask& mask) {
   }
 }
 
-/// Prints the weights and says whether flash and naive agree.
+/// Prints the weights and checks that flash and naive agree.
 template <class Mods>
 bool show(std::string_view title, const Inputs& in, const Mods& mods) {
   const auto naive = attn::naive_attention(in.query, in.key, in.value, mods);
@@ -48,7 +49,7 @@ bool show(std::string_view title, const Inputs& in, const Mods& mods) {
   // Outputs are averages of values in [-1, 1]; the two paths add the same terms in different orders.
   const bool agree = difference < 1e-5f;
   std::cout << "    flash and naive differ by at most " << std::scientific << std::setprecision(1) << difference
-            << (agree ? "\n\n" : ", too much\n\n");
+            << (agree ? "\n\n" : ", which is too much\n\n");
   return agree;
 }
 
@@ -57,19 +58,19 @@ bool show(std::string_view title, const Inputs& in, const Mods& mods) {
 int main() {
   const Inputs in;
 
-  // A mask: true = keep. p has .batch, .head, .q and .kv; a query row's position is absolute.
+  // A mask: true = keep. p has .batch, .head, .q and .kv; positions are absolute.
   const auto same_parity = attn::mask_mod([](auto p) { return (p.q - p.kv) % 2 == 0; });
   std::cout << "A mask lambda: tokens an even distance apart\n";
   print_picture(same_parity);
 
-  // A change of scores: what it returns replaces scale * q . k. Captures are compiled in.
+  // A score change: the returned value replaces scale * q . k. Captures are compiled in.
   const auto nearer_is_better = attn::score_mod([slope = 0.5f](auto x, auto p) {
     const auto distance = static_cast<decltype(x)>(std::abs(p.q - p.kv));
     return x - static_cast<decltype(x)>(slope) * distance;
   });
 
-  // A hint says of a whole tile at once what is kept, so that far tiles are never visited. The predicate stays the
-  // truth.
+  // A hint classifies a whole tile at once, so that tiles without kept pairs are never visited. The predicate remains
+  // authoritative: a hint must not contradict it.
   constexpr attn::Index kBlock = 3;
   const auto same_block =
       attn::mask_mod([](auto p) { return p.q / kBlock == p.kv / kBlock; },

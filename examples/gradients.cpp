@@ -1,5 +1,5 @@
-// Gradients through a mask and a lambda of one's own, in linear memory: checked against central differences, and used
-// to fit queries, keys and values to a target. The derivative in a direction is checked as well.
+// Gradients through a mask and a custom lambda, in linear memory: checked against central differences, and used to fit
+// queries, keys and values to a target. The directional derivative is checked too.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -11,7 +11,7 @@ namespace {
 
 using Matrix = Eigen::MatrixXd;
 
-/// The largest difference between `grad` and central differences of `loss`, over all elements of `x`.
+/// Returns the largest difference between `grad` and central differences of `loss`, over all elements of `x`.
 template <class Loss>
 double largest_difference(Matrix& x, const Matrix& grad, const Loss& loss) {
   constexpr double kStep = 1e-4;  // near the cube root of the rounding error, the best for central differences
@@ -31,10 +31,10 @@ double largest_difference(Matrix& x, const Matrix& grad, const Loss& loss) {
 }  // namespace
 
 int main() {
-  // There is more than one tile of queries and of keys, and some tiles lie across the diagonal.
+  // Large enough for several tiles of queries and of keys, some of them across the diagonal.
   Matrix q = Matrix::Random(60, 4), k = Matrix::Random(100, 4), v = Matrix::Random(100, 3);
   const Matrix target = Matrix::Random(60, 3);
-  // The lambda is written once; where gradients are wanted it is called with dual numbers.
+  // The lambda is written once; gradients call it with dual numbers.
   const auto penalty = attn::score_mod(
       [](auto x, auto p) { return 2 * tanh(x) - 0.3 * log(1.0 + std::abs(static_cast<double>(p.q - p.kv))); });
   const auto mods = penalty | attn::causal();
@@ -50,7 +50,8 @@ int main() {
   const double largest = std::max({largest_difference(q, grad.query, loss), largest_difference(k, grad.key, loss),
                                    largest_difference(v, grad.value, loss)});
 
-  // Along the gradient, the loss grows by the square of its length; the forward mode says so without the backward pass.
+  // Along its gradient, the loss grows by the gradient's squared norm; forward mode computes this without a backward
+  // pass.
   const auto jvp = attn::attention_jvp(q, k, v, grad.query, grad.key, grad.value, mods, options);
   const double growth = (jvp.out - target).cwiseProduct(jvp.tangent).sum(),
                square = grad.query.squaredNorm() + grad.key.squaredNorm() + grad.value.squaredNorm();
@@ -64,12 +65,12 @@ int main() {
   }
   const double after = loss();
 
-  std::cout << "gradients of " << q.size() + k.size() + v.size() << " numbers\n"
+  std::cout << "gradients of " << q.size() + k.size() + v.size() << " elements\n"
             << "loss " << before << ", after 50 steps " << after << '\n'
             << "growth of the loss along its gradient " << growth << ", the gradient squared " << square << '\n'
             << "the largest difference from central differences " << largest << '\n';
   if (!(largest < 1e-7) || !(std::abs(growth - square) < 1e-10 * square) || !(after < before / 2)) {
-    std::cerr << "gradients: they are wrong\n";
+    std::cerr << "gradients: wrong gradients\n";
     return EXIT_FAILURE;
   }
   return EXIT_SUCCESS;

@@ -1,10 +1,10 @@
-// Attention over random matrices: every token looks at itself and at the tokens before it.
+// Attention over random matrices: every token attends to itself and to the tokens before it.
 #include <iostream>
 
 #include <attn/attn.h>
 
 int main() {
-  const Eigen::MatrixXf query = Eigen::MatrixXf::Random(5, 8);  // 5 tokens, a row each, 8 features
+  const Eigen::MatrixXf query = Eigen::MatrixXf::Random(5, 8);  // 5 tokens, one per row, with 8 features
   const Eigen::MatrixXf key = Eigen::MatrixXf::Random(5, 8);
   const Eigen::MatrixXf value = Eigen::MatrixXf::Random(5, 3);
 

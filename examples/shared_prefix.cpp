@@ -1,5 +1,5 @@
 // One prompt and many continuations: attention over the prompt's keys, which all continuations share, is merged with
-// attention over each continuation's own keys. The prompt is held once and read once for all of them.
+// attention over each continuation's own keys. The prompt is stored once and read once for all of them.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -35,14 +35,14 @@ double milliseconds(const auto& call) {
 
 int main() {
   std::mt19937 generator(1);
-  // One new token for each continuation.
+  // One new token per continuation.
   const auto q = random<4>({kBatch, kHeads, 1, kDim}, generator);
   const auto prompt_k = random<4>({1, kHeads, kPrompt, kDim}, generator);
   const auto prompt_v = random<4>({1, kHeads, kPrompt, kDim}, generator);
   const auto own_k = random<4>({kBatch, kHeads, kOwn, kDim}, generator);
   const auto own_v = random<4>({kBatch, kHeads, kOwn, kDim}, generator);
 
-  // The plain way: every continuation has keys and values of its own for all tokens.
+  // The baseline: every continuation has its own keys and values for all tokens.
   const auto joined = [](const Tensor<float, 4>& prompt, const Tensor<float, 4>& own) {
     Tensor<float, 4> all({kBatch, kHeads, kPrompt + kOwn, kDim});
     for (Index b = 0; b < kBatch; ++b)
@@ -54,7 +54,7 @@ int main() {
   };
   const auto k = joined(prompt_k, own_k), v = joined(prompt_v, own_v);
 
-  // The same queries as one batch element with a row for each continuation: they see the same prompt.
+  // The same queries as one batch element with a row per continuation: all of them see the same prompt.
   const TensorView<const float, 4> q_rows = q.permute(2, 1, 0, 3);
   Tensor<float, 4> out({kBatch, kHeads, 1, kDim}), own_out({kBatch, kHeads, 1, kDim});
   Tensor<float, 3> lse({kBatch, kHeads, 1}), own_lse({kBatch, kHeads, 1});
@@ -75,7 +75,7 @@ int main() {
     difference = std::max(difference, std::abs(out.data()[i] - expected.data()[i]));
   const auto mib = [](Index numbers) { return static_cast<double>(2 * numbers) * sizeof(float) / (1 << 20); };
   std::cout << kBatch << " continuations of a prompt of " << kPrompt << " tokens, " << kHeads << " heads\n"
-            << "each with its own copy: " << mib(k.size()) << " MiB of keys and values, " << plain << " ms a token\n"
+            << "each with its own copy: " << mib(k.size()) << " MiB of keys and values, " << plain << " ms per token\n"
             << "sharing the prompt:     " << mib(prompt_k.size() + own_k.size()) << " MiB, " << shared << " ms\n"
             << "largest difference " << difference << '\n';
   if (difference > 1e-5f) {

@@ -1,4 +1,4 @@
-// Self-attention small enough to follow by hand, and what the factor 1/sqrt(head_dim) is for.
+// Self-attention small enough to follow by hand, and the reason for the factor 1/sqrt(head_dim).
 #include <cmath>
 #include <cstdlib>
 #include <iomanip>
@@ -22,7 +22,7 @@ void print(std::string_view title, const Matrix& m) {
   std::cout << '\n';
 }
 
-/// Whether both matrices show the same numbers at five significant digits, as the expected ones are written.
+/// Whether matrices agree to five significant digits, to which the expected values are given.
 bool same_to_five_digits(const Matrix& actual, const Matrix& expected) {
   if (actual.rows() != expected.rows() || actual.cols() != expected.cols()) return false;
   const double half_a_unit = 0.5001e-4;  // of the fifth digit, relative to a leading digit of at least 1
@@ -35,8 +35,8 @@ bool check(std::string_view what, const Matrix& actual, const Matrix& expected) 
   return same;
 }
 
-/// Three tokens of four features, projected to queries, keys and values of three. There is no scale, so that all scores
-/// are whole numbers.
+/// Three tokens of four features, projected to queries, keys and values of three features. The scale is 1, so that all
+/// scores are integers.
 bool three_tokens() {
   const Matrix x{{1, 0, 1, 0}, {0, 2, 0, 2}, {1, 1, 1, 1}};
   const Matrix to_key{{0, 0, 1}, {1, 1, 0}, {0, 1, 0}, {1, 1, 0}};
@@ -48,7 +48,7 @@ bool three_tokens() {
   const auto naive = attn::naive_attention(q, k, v, {}, {.scale = 1});
   const Matrix out = attn::attention(q, k, v, {}, {.scale = 1}).out;
 
-  std::cout << "Self-attention of three tokens (a row each)\n\n";
+  std::cout << "Self-attention of three tokens (one per row)\n\n";
   print("x, the tokens", x);
   print("q = x * Wq, what each token asks for", q);
   print("k = x * Wk, what each token offers", k);
@@ -66,13 +66,13 @@ bool three_tokens() {
   return scores_right && weights_right && out_right;
 }
 
-/// Average over the rows of -sum w ln w: ln(kv_len) if a query looks everywhere alike, 0 if at one key only.
+/// Returns the mean over rows of -sum w ln w: ln(kv_len) for equal weights, 0 if one key has all the weight.
 double mean_entropy(const Matrix& weights) {
   const auto entropy = [](double w) { return w > 0 ? -w * std::log(w) : 0.0; };
   return weights.unaryExpr(entropy).sum() / static_cast<double>(weights.rows());
 }
 
-/// Prints how widely queries look, and returns the mean entropy.
+/// Prints how widely the weights spread over keys, and returns their mean entropy.
 double print_spread(std::string_view label, const Matrix& q, const Matrix& k, double scale) {
   const Matrix scores = scale * q * k.transpose();
   const Matrix weights = attn::naive_attention(q, k, k, {}, {.scale = scale}).weights;
@@ -83,7 +83,7 @@ double print_spread(std::string_view label, const Matrix& q, const Matrix& k, do
   return entropy;
 }
 
-/// Draws random queries and keys, and shows them with and without the scale.
+/// Compares attention of random queries and keys with and without the scale.
 bool why_the_scale() {
   constexpr attn::Index kTokens = 64, kHeadDim = 64;
   std::mt19937 generator(1);
@@ -98,11 +98,12 @@ bool why_the_scale() {
             << "mean top weight" << '\n';
   const double plain = print_spread("1", q, k, 1);
   const double scaled = print_spread("1/sqrt(64)", q, k, 1 / std::sqrt(static_cast<double>(kHeadDim)));
-  std::cout
-      << "\nA dot product of d independent features varies like sqrt(d): unscaled, softmax picks almost one key "
-         "(entropy near 0)\nand hardly any gradient is left; scaled, every key is heard (equal weights would have "
-         "entropy ln "
-      << kTokens << " = " << std::log(static_cast<double>(kTokens)) << ").\n";
+  std::cout << "\nA dot product of d independent features has a standard deviation of sqrt(d): unscaled, softmax picks "
+               "almost one key "
+               "(entropy near 0)\nand hardly any gradient is left; scaled, every key gets some weight (equal weights "
+               "would have "
+               "entropy ln "
+            << kTokens << " = " << std::log(static_cast<double>(kTokens)) << ").\n";
   return plain < scaled;
 }
 

@@ -1,12 +1,12 @@
 # cmake -D SOURCE_DIR=<the project> -D WORK_DIR=<folder> -D PICTURES=<folder> -D OUTPUT=<folder> -D VERSION=<x.y.z> -P Build.cmake
 #
-# Makes the site in OUTPUT: the project's Markdown files by pandoc, the reference by Doxygen. PICTURES has what programs
-# drew and printed: <mask>.svg, index.txt of those, <chart>.svg, <example>.txt and pages of training runs. The site is
-# complete or it is not there: it is made in WORK_DIR and moved when nothing has failed.
+# Builds the site in OUTPUT: the project's Markdown files with pandoc, the reference with Doxygen. PICTURES has the
+# output of programs: <mask>.svg and their index.txt, <chart>.svg, <example>.txt, and pages of training runs. The site is
+# built in WORK_DIR and moved to OUTPUT only if nothing has failed.
 cmake_minimum_required(VERSION 3.22)
 
-# A page: the Markdown file, its name in the site, its name in the navigation; or `=` and the page of the navigation that
-# it belongs to. What stands under examples.md is put together here; links to Markdown files that have no line fail.
+# A page: the Markdown file, its name on the site, and its name in the navigation, or `=` and the page of the navigation
+# that it belongs to. examples.md is generated below. Links to Markdown files without a line here fail.
 set(pages
     "README.md|index|Tour"
     "examples/README.md|guide|Guide"
@@ -22,7 +22,7 @@ set(pages
     "include/attn/mods/README.md|mods|Mods"
     "include/attn/positions.md|positions|Positions"
     "include/attn/errors.md|errors|Errors"
-    "include/attn/mpi.md|ranks|Ranks"
+    "include/attn/mpi.md|ranks|Distributed"
     "bench/README.md|measurements|Measurements"
     "bench/recurrences.md|recurrences|=measurements"
     "bench/ranks.md|scaling|=measurements"
@@ -40,11 +40,11 @@ file(MAKE_DIRECTORY ${made})
 foreach(tool IN ITEMS pandoc doxygen)
   find_program(${tool} ${tool})
   if(NOT ${tool})
-    message(FATAL_ERROR "the site takes ${tool}: apt-get install ${tool}")
+    message(FATAL_ERROR "the site needs ${tool}: apt-get install ${tool}")
   endif()
 endforeach()
 
-# What each page has above it; `up` leads to the folder of the pages.
+# The navigation above each page; `up` leads to the folder of the pages.
 function(navigation current up result)
   set(html "<nav class=\"pages\" aria-label=\"Pages\">\n<a class=\"name\" href=\"${up}index.html\">attn</a>\n")
   if("${pages}" MATCHES "\\|${current}\\|=([a-z]+)")
@@ -63,10 +63,10 @@ function(navigation current up result)
   set(${result} "${html}</nav>" PARENT_SCOPE)
 endfunction()
 
-# The reference. Its topics come from topics.txt, which must have each header.
+# The reference. Its topics come from topics.txt, which must list each header.
 file(STRINGS ${SITE_SOURCE}/topics.txt lines REGEX "^[^#]")
 file(GLOB headers RELATIVE ${SOURCE_DIR}/include/attn ${SOURCE_DIR}/include/attn/*.h)
-set(HEADERS "")  # in the order of topics, so that a topic begins with what is most wanted
+set(HEADERS "")  # in the order of topics, so that each begins with its most important header
 set(dox "/** @mainpage Reference\n\nEvery public name, by topic:\n\n")
 set(groups "")
 foreach(line IN LISTS lines)
@@ -91,8 +91,8 @@ if(headers)
   message(FATAL_ERROR "cmake/site/topics.txt has no topic for: ${headers}")
 endif()
 file(WRITE ${WORK_DIR}/topics.dox
-     "${dox}\nThe tour, the guide and the other pages say how the parts belong together.\n*/\n${groups}"
-     "/** @namespace attn\nAll of the library. What lies in attn::detail may change at any time.\n*/\n")
+     "${dox}\nThe tour, the guide and the other pages explain how the parts fit together.\n*/\n${groups}"
+     "/** @namespace attn\nThe whole library. attn::detail is internal and may change at any time.\n*/\n")
 navigation(reference/index "$relpath^../" NAVIGATION)
 configure_file(${SITE_SOURCE}/reference_header.html ${WORK_DIR}/reference_header.html @ONLY)
 configure_file(${SITE_SOURCE}/Doxyfile.in ${WORK_DIR}/Doxyfile @ONLY)
@@ -101,18 +101,18 @@ execute_process(COMMAND ${doxygen} ${WORK_DIR}/Doxyfile WORKING_DIRECTORY ${WORK
 if(NOT code STREQUAL 0 OR log)
   message(FATAL_ERROR "public names without a docstring, or docstrings with mistakes:\n${log}")
 endif()
-# Lists of members by their first letter, which the search makes superfluous: nothing links to them.
+# Alphabetical lists of members, which the search makes redundant; no page links to them.
 file(GLOB lists ${WORK_DIR}/reference/functions*.html ${WORK_DIR}/reference/globals*.html
      ${WORK_DIR}/reference/namespacemembers*.html)
 file(REMOVE ${lists})
 file(RENAME ${WORK_DIR}/reference ${made}/reference)
 file(COPY_FILE ${SITE_SOURCE}/search.css ${made}/reference/search/search.css)
 
-# The page of examples: each program as it is, and what it printed when this was made.
+# The page of examples: the source of each program and its output.
 include(${SITE_SOURCE}/Examples.cmake)
 examples_page(${WORK_DIR}/examples.md)
 
-# What the filter needs to know.
+# Settings of the Lua filter.
 set(lua "return {\n  source = [==[${SOURCE_DIR}]==],\n  pictures = [==[${PICTURES}]==],\n")
 string(APPEND lua "  tags = [==[${WORK_DIR}/reference.tag]==],\n  pages = {\n")
 foreach(page IN LISTS pages)

@@ -1,6 +1,6 @@
 # cmake -D OUTPUT=<file> -P Run.cmake -- <program> <argument>...
 #
-# Runs a program and keeps what it prints to standard output. What it says to standard error is shown if it fails.
+# Runs a program and writes its standard output to a file. Its standard error is shown if it fails.
 include(${CMAKE_CURRENT_LIST_DIR}/../Arguments.cmake)
 quoted_arguments(command)
 cmake_language(EVAL CODE

@@ -1,9 +1,9 @@
--- A page of the project as a page of the site: links between Markdown files become links between pages, pictures of masks
--- in letters become SVG, `<!-- picture: name, what it shows -->` a picture, names of the library links into the reference.
--- Anything that leads nowhere stops the build.
+-- Pandoc filter for a page of the site: links between Markdown files become links between pages, masks drawn in text
+-- become SVG, `<!-- picture: name, caption -->` becomes a picture, and public names become links into the reference. A
+-- broken link stops the build.
 
-local site, page  -- what Build.cmake says; the path of this page in the repository
-local names = {}  -- of the library: where the reference has them
+local site, page  -- settings from Build.cmake; the path of this page in the repository
+local names = {}  -- public names, with their locations in the reference
 
 local function fail(...)
   io.stderr:write(page, ": ", string.format(...), "\n")
@@ -27,7 +27,7 @@ local function escaped(text)
   return (text:gsub("[&<>\"]", {["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["\""] = "&quot;"}))
 end
 
--- The path of a link from this page, from the repository's root.
+-- Returns the path of a link on this page, relative to the repository's root.
 local function from_root(link)
   local parts = {}
   for part in (page:gsub("[^/]*$", "") .. link):gmatch("[^/]+") do
@@ -41,7 +41,7 @@ local function from_root(link)
   return table.concat(parts, "/")
 end
 
--- Doxygen's list of names: classes, and members of the namespace, of which the first overload counts.
+-- Reads Doxygen's tags: classes, and members of the namespace, of which the first overload counts.
 local function read_names()
   for kind, body in read(site.tags):gmatch('<compound kind="(%a+)".->(.-)</compound>') do
     local name, file = body:match("<name>attn::([%w_]+)</name>%s*<filename>(.-)</filename>")
@@ -57,7 +57,7 @@ local function read_names()
   if not names.attention then fail("%s does not have attention()", site.tags) end
 end
 
--- The file name of a mask's picture, from its expression; cmake/site/pictures.cpp does the same.
+-- Returns the file name of a mask's picture from its expression, as cmake/site/pictures.cpp does.
 local function slug(expression)
   return (expression:gsub("[^%w_]+", "-"):gsub("%-$", ""))
 end
@@ -71,12 +71,12 @@ local function code(text)
   return "<code>" .. escaped(text) .. "</code>"
 end
 
--- What a comment says of its pictures, as a sentence.
+-- Returns a picture's caption as a sentence.
 local function sentence(text)
   return (escaped(text):gsub("^.", string.upper):gsub("`(.-)`", "<code>%1</code>")) .. "."
 end
 
--- A block that has names in a line, and below it rows of ■ and ·.
+-- Converts a block that has names in its first line, and rows of ■ and · below.
 local function masks(block)
   local head, below = block.text:match("^([^\n]*)\n([^\n]*)")
   if not head or not (below:find("^■") or below:find("^·")) then return nil end
@@ -91,7 +91,7 @@ local function masks(block)
   return pandoc.RawBlock("html", '<div class="masks">' .. table.concat(all, "\n") .. "</div>")
 end
 
--- All weights that pictures.cpp drew, below a sentence.
+-- Returns all pictures of weights that pictures.cpp drew, below a sentence.
 local function weights(caption)
   local all = {}
   for line in read(site.pictures .. "/index.txt"):gmatch("[^\n]+") do
@@ -130,10 +130,10 @@ local function link(l)
   end
   if path:find("%.md$") then fail("%s is no page of the site: see cmake/site/Build.cmake", path) end
   if not is_there(site.source .. "/" .. path) then fail("%s leads nowhere", target) end
-  return l.content  -- a file or a folder of the repository
+  return l.content  -- a file or folder of the repository
 end
 
--- A name of the library in the text: a link to what the reference says of it.
+-- Converts a public name in the text to a link to its reference.
 local function name(c)
   local word = c.text:gsub("^attn::", ""):match("^([%a_][%w_]*)$") or
                    c.text:gsub("^attn::", ""):match("^([%a_][%w_]*)[%(<].*[%)>]$")
@@ -141,7 +141,7 @@ local function name(c)
   if word and names[word] then return pandoc.Link({c}, "reference/" .. names[word], "", {class = "name"}), false end
 end
 
--- Numbers stay beside their units where lines are broken.
+-- Keeps numbers and their units on one line.
 local units = {}
 for unit in ("ms s µs ns % × MiB KiB GiB Ki GFLOP/s GB/s threads tokens"):gmatch("%S+") do units[unit] = true end
 local function glue(inlines)
@@ -154,7 +154,7 @@ local function glue(inlines)
   return inlines
 end
 
--- The headings below the title as a list of links.
+-- Returns the headings below the title as a list of links.
 local function contents(blocks)
   local html, depth = {}, 1
   for _, block in ipairs(blocks) do
@@ -183,7 +183,7 @@ function Pandoc(doc)
   local list = contents(doc.blocks)
   if list then doc.meta.contents = pandoc.MetaBlocks({pandoc.RawBlock("html", list)}) end
 
-  -- Names first, but not where there is a link already, nor in headings, which are anchors themselves.
+  -- Names first, but not inside links, nor in headings, which are anchors themselves.
   local outside = {Code = name, Link = function(l) return l, false end, Header = function(h) return h, false end}
   outside.traverse = "topdown"
   local blocks = pandoc.Div(doc.blocks):walk(outside)

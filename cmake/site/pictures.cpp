@@ -1,4 +1,4 @@
-// Draws each mod as the weights that the library gives: FOLDER/<expression>.svg, and a line in FOLDER/index.txt.
+// Draws each mod as weights computed by attn: FOLDER/<expression>.svg, and a line in FOLDER/index.txt.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -21,7 +21,8 @@ using attn::Index;
 
 constexpr Index kTokens = 12;
 
-/// As page.lua has it: what is neither letter, digit nor underscore becomes a hyphen, but none at the end.
+/// Returns a file name, as page.lua does: runs of characters other than letters, digits and underscores become a
+/// hyphen, except at the end.
 std::string slug(const std::string& expression) {
   std::string name;
   for (const char c : expression) {
@@ -33,7 +34,8 @@ std::string slug(const std::string& expression) {
   return name;
 }
 
-/// A square for each pair, a row for each query: share(i, j) of the full colour over a ground that all have.
+/// Returns an SVG with a square per pair and a row per query: share(i, j) is the opacity of the colour over a common
+/// background.
 template <class Share>
 std::string svg(Index rows, const Share& share) {
   constexpr Index kPitch = 10;
@@ -56,7 +58,7 @@ std::string svg(Index rows, const Share& share) {
   return out.str();
 }
 
-/// Numbers that look random, and are the same everywhere.
+/// Returns numbers that look random, and are the same on every platform.
 Eigen::MatrixXf tokens(double seed) {
   return Eigen::MatrixXf::NullaryExpr(kTokens, 8, [&](Index i, Index d) {
     return static_cast<float>(2 *
@@ -70,7 +72,8 @@ class Folder {
 
   void add(const char* kind, const std::string& prefix, const std::string& expression, const std::string& picture) {
     const std::string name = prefix + slug(expression);
-    if (!names_.insert(name).second) throw std::runtime_error(expression + " has the name of another: " + name);
+    if (!names_.insert(name).second)
+      throw std::runtime_error(expression + " has the same file name as another expression: " + name);
     std::ofstream file(path_ + '/' + name + ".svg");
     file << picture;
     index_ << kind << '\t' << name << '\t' << expression << '\n';
@@ -86,13 +89,13 @@ class Folder {
 void draw(Folder& folder) {
   const Eigen::MatrixXf k = tokens(1), v = Eigen::MatrixXf::Zero(kTokens, 1);
   attn::test::for_each_mask_picture([&](const char* expression, Index rows, const auto& mask) {
-    // Where all scores are the same, a weight is 0 for one reason only.
+    // All scores are equal, so that a weight is 0 only if its pair is dropped.
     const Eigen::MatrixXf weights = attn::naive_attention(Eigen::MatrixXf::Zero(rows, 8), k, v, mask).weights;
     folder.add("mask", "", expression, svg(rows, [&](Index i, Index j) { return weights(i, j) > 0 ? 1.0 : 0.0; }));
   });
   attn::test::for_each_weight_picture([&](const char* expression, const auto& mods) {
     const Eigen::MatrixXf weights = attn::naive_attention(tokens(2), k, v, mods).weights;
-    // Not in proportion, so that small weights can be seen beside large ones.
+    // Not proportional, so that small weights are visible next to large ones.
     folder.add("weights", "weights-", expression,
                svg(kTokens, [&](Index i, Index j) { return std::pow(std::min(double(weights(i, j)), 1.0), 0.7); }));
   });

@@ -1,9 +1,9 @@
 # awk -v topics=<topics.txt> -f reference.awk <header>
 #
-# What Doxygen reads in the place of a header: the first comment is about the file; all of namespace attn belongs to the
-# header's topic; friends and private structs (Doxygen would link to a list of them that it does not write), inline
-# namespaces named after instruction sets, and what stands in namespace std are nobody's business. Lines keep their numbers, so that
-# warnings name those of the header.
+# Prints a header as Doxygen should read it: the first comment documents the file, and all of namespace attn belongs to
+# the header's topic. Hides friends and private structs (Doxygen would link to a list of them that it does not write),
+# inline namespaces named after instruction sets, and namespace std. Keeps line numbers, so that warnings refer to the
+# header's lines.
 BEGIN {
   while ((getline line < topics) > 0) {
     if (line ~ /^[a-z]/) {
@@ -27,7 +27,7 @@ FNR == 1 {
 is_first_comment && /^#pragma once$/ { is_first_comment = 0; next }
 is_first_comment {
   sub(/^\/\/ /, "/// ")
-  if (FNR == 1 && match($0, /^\/\/\/ [a-z_]+\(\)/))  # a name, which Doxygen would begin with a capital letter
+  if (FNR == 1 && match($0, /^\/\/\/ [a-z_]+\(\)/))  # a name, which Doxygen would capitalise
     $0 = "/// `" substr($0, 5, RLENGTH - 4) "`" substr($0, RLENGTH + 1)
 }
 /^namespace std \{$/ { is_std = 1 }
@@ -41,6 +41,6 @@ is_private && /^  friend class / { print ""; next }
 is_private && /^  };$/ { print $0 " /** @endcond */"; next }
 /^namespace attn \{$/ && topic { print $0 " /** @addtogroup " topic " */ /** @{ */"; next }
 /^}  \/\/ namespace attn$/ && topic { print "/** @} */ " $0; next }
-# A brief description ends with the first sentence, not with an abbreviation. (What is indented is code.)
+# Marks abbreviations, so that they do not end a brief description. (Indented text is code.)
 /^ *\/\/\/ [^ ]/ { gsub(/ (al|eq|cf)\. /, "&\\&nbsp;"); gsub(/\. &nbsp;/, ".\\&nbsp;"); sub(/ al\.$/, "&\\&nbsp;") }
 { print }

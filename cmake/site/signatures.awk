@@ -1,9 +1,10 @@
 # awk -f signatures.awk <header>...
 #
-# Prints the public declarations of headers as Markdown: for each header a block of C++ with what namespace attn declares,
-# below the first sentence of its docstring, in plain form: without `template` and `requires`, bodies, and values that
-# lambdas compute. Left out: namespace detail and what takes or returns a type of it by name, what is deprecated or
-# must not be called, what has no docstring, and overloads that only leave mods out, or have other options in place of theirs.
+# Prints the public declarations of headers as Markdown: for each header the first sentence of its docstring, then a C++
+# block with the declarations of namespace attn, without `template`, `requires`, bodies, and values that lambdas
+# compute. Omits namespace detail and functions that name its types, names that are deprecated or not to be called,
+# names without a docstring, and overloads that differ from the one above only in taking no mods or another type of
+# options.
 
 FNR == 1 {
   if (NR > 1) print_header()
@@ -12,8 +13,8 @@ FNR == 1 {
   about = text = ""
   is_about = 1
 }
-# First a header becomes one text: code without strings and comments, docstrings between \001 and \002, those behind a
-# declaration between \003 and \002, and \004 for a blank line.
+# Converts a header to one text: code without strings and comments; docstrings between \001 and \002, those after a
+# declaration between \003 and \002; and \004 for a blank line.
 is_about && /^\/\/ / { about = about (about == "" ? "" : " ") substr($0, 4); next }
 { is_about = 0 }
 continues { continues = /\\$/; next }
@@ -53,8 +54,8 @@ function print_header() {
   printf "\n### %s\n\n%s\n```cpp\n%s```\n", path, block, declarations
 }
 
-# Walks over a header's text, from declaration to declaration. scope[0 .. scopes] are the namespaces and classes around
-# it: what they are, and whether users are to see what is in them.
+# Walks over a header's text, from declaration to declaration. scope[0 .. scopes] are the enclosing namespaces and
+# classes: their kinds, and whether their members are public.
 function read_declarations(    i, c, end, depth, head) {
   scopes = 0
   scope[0] = "namespace"
@@ -113,7 +114,7 @@ function read_declarations(    i, c, end, depth, head) {
   }
 }
 
-# Where the bracket at `from` is closed.
+# Returns the position of the bracket that closes the one at `from`.
 function closing(from,    i, c, depth) {
   depth = 0
   for (i = from; i <= length(text); ++i) {
@@ -126,7 +127,7 @@ function closing(from,    i, c, depth) {
   exit 1
 }
 
-# A docstring up to its first blank line, example or tag.
+# Adds a line to the docstring, up to its first blank line, example or tag.
 function add_to_doc(said) {
   if (said ~ /^@deprecated/) doc = "@deprecated"
   is_documented = 1
@@ -142,7 +143,7 @@ function is_class(head) {
   head = plain(head)
   return head ~ /^(class|struct) / && without_brackets(head) !~ /[#=]/
 }
-# Whether the braces behind `head` hold a value, or the terms of a requirement, and no body.
+# Whether the braces after `head` contain a value, or the terms of a requirement, and not a body.
 function is_initialiser(head) {
   if (head ~ /requires ?\([^()]*\) *$/ && head ~ /(requires|=|&&|\|\||\() *requires ?\([^()]*\) *$/) return 1
   head = plain_but_for_initialisers(head)
@@ -150,7 +151,7 @@ function is_initialiser(head) {
   if (without_brackets(head) ~ /#.* : /) return head ~ /[A-Za-z0-9_>]$/  # of a constructor
   return head !~ /\(/ && head ~ /[A-Za-z0-9_>]$/
 }
-# `text` with # in the place of round brackets and of what is in them.
+# Returns `text` with each pair of round brackets and its contents replaced by #.
 function without_brackets(text) {
   while (gsub(/\([^()]*\)/, "#", text)) {
   }
@@ -182,7 +183,7 @@ function leave() {
   is_first = 0
   forget_doc()
 }
-# Two spaces for each class around.
+# Returns two spaces per enclosing class.
 function indent(count,    i, spaces) {
   spaces = ""
   for (i = 1; i <= count; ++i)
@@ -190,7 +191,7 @@ function indent(count,    i, spaces) {
   return spaces
 }
 
-# `class Name<T, Rank>` of `template <class T, int Rank> class Name : Base`.
+# Returns `class Name<T, Rank>` for `template <class T, int Rank> class Name : Base`.
 function name_of_class(head,    name, parameters, count, i, all, parameter) {
   name = plain(head)
   sub(/ (final )?: .*/, "", name)
@@ -211,7 +212,7 @@ function name_of_class(head,    name, parameters, count, i, all, parameter) {
   return name ~ /</ ? name : name "<" parameters ">"
 }
 
-# Declares what ends here, with the docstring above it and those behind it.
+# Prints the declaration that ends here, with the docstrings above and after it.
 function declare(head, behind,    said, was_documented) {
   gsub(/\002 *\003/, " ", behind)
   gsub(/^ *\003?|\002 *$/, "", behind)
@@ -223,12 +224,12 @@ function declare(head, behind,    said, was_documented) {
   if (said ~ /^(Not to be called|@deprecated)/ || head ~ /deprecated\(/) return
   if (said ~ /^As above/ && said ~ /without mods|Options of the heads/) return
   if (head == "" || head ~ /^(static_assert|extern|friend class|namespace) ?/) return
-  if (head ~ /^(const )?detail::[^;]*\(|\(const detail::|^detail::NamesOnly/) return  # of the library's own
+  if (head ~ /^(const )?detail::[^;]*\(|\(const detail::|^detail::NamesOnly/) return  # an internal type
   declare_text(head (head ~ /^#/ ? "" : ";"), said, behind)
 }
 function declare_text(head, said, behind) {
   said = sentence(said)
-  if (said == "" && behind != "" && length(indent(scopes) head "  // " behind) <= 118) {
+  if (said == "" && behind != "" && length(indent(scopes) head "  // " behind) <= 104) {
     add(indent(scopes) head "  // " behind)
     is_first = 0
     return
@@ -246,7 +247,7 @@ function declare_enum(head, from, to,    said, body) {
   body = substr(text, from, to - from + 1)
   gsub(/,/, "\007", body)
   gsub(/[\004]/, "", body)
-  if (body !~ /[\001\003]/) {  # names that say enough
+  if (body !~ /[\001\003]/) {  # names without docstrings
     gsub(/ *\007 */, ", ", body)
     gsub(/^ +|[ ,]+$/, "", body)
     declare_text(head " { " body " };", said, "")
@@ -256,7 +257,7 @@ function declare_enum(head, from, to,    said, body) {
   add_enumerators(body)
   add(indent(scopes) "};")
 }
-# Enumerators end with \007; their docstrings, in which commas are \007 too, stand above or behind them.
+# Prints enumerators. They end with \007; their docstrings, whose commas are \007 too, are above or after them.
 function add_enumerators(body,    name, said, from, end) {
   while (body ~ /[^ \007]/) {
     said = ""
@@ -281,19 +282,19 @@ function add_enumerators(body,    name, said, from, end) {
     gsub(/\007/, ",", said)
     if (name == "") continue
     name = name ","
-    if (said != "" && length(indent(scopes) name "    // " said) <= 118) name = name "  // " said
+    if (said != "" && length(indent(scopes) name "    // " said) <= 104) name = name "  // " said
     else if (said != "") add_lines(indent(scopes) "  // ", said)
     add(indent(scopes) "  " name)
   }
 }
 
-# A declaration on one line, without `template <…>`, `requires …`, what a constructor initialises, and attributes.
+# Returns a declaration on one line, without `template <…>`, `requires …`, constructor initialisers and attributes.
 function plain(head) {
   head = plain_but_for_initialisers(head)
   if (match(head, /\)( const)?( noexcept)? requires[ (]/))
     head = substr(head, 1, RSTART) (substr(head, RSTART) ~ /^\) const/ ? " const" : "")
   if (match(without_brackets(head), /#( noexcept)? : /)) sub(/\)( noexcept)? : .*/, ")", head)
-  sub(/ = (default|\[\].*)$/, "", head)  # a lambda is no value that says something
+  sub(/ = (default|\[\].*)$/, "", head)  # values computed by lambdas are not shown
   return head
 }
 function plain_but_for_initialisers(head,    before) {
@@ -309,7 +310,7 @@ function plain_but_for_initialisers(head,    before) {
   } while (head != before)
   return head
 }
-# What follows the first pair of brackets.
+# Returns the text after the first pair of brackets.
 function behind_pair(head, opens, closes,    i, depth, c) {
   depth = 0
   for (i = index(head, opens); i <= length(head); ++i) {
@@ -321,8 +322,8 @@ function behind_pair(head, opens, closes,    i, depth, c) {
   sub(/^ /, "", head)
   return head
 }
-# What follows `requires` and its terms: brackets, names with template arguments, or requires (…) {…}, with && and || in
-# between.
+# Returns the text after `requires` and its terms: brackets, names with template arguments, or requires (…) {…}, joined
+# by && and ||.
 function behind_requirement(head) {
   do {
     sub(/^(requires|&&|\|\|) ?/, "", head)
@@ -334,7 +335,7 @@ function behind_requirement(head) {
   return head
 }
 
-# The first sentence of a docstring. It does not end with an abbreviation, or within brackets.
+# Returns the first sentence of a docstring. Neither an abbreviation nor a full stop within brackets ends it.
 function sentence(said,    done, rest, opened, closed) {
   sub(/ @[a-z]+ .*/, "", said)
   done = ""
@@ -351,12 +352,12 @@ function sentence(said,    done, rest, opened, closed) {
   return done
 }
 
-# Text in lines of at most 118 columns that begin with `before`.
+# Adds text in lines of at most 104 columns that begin with `before`.
 function add_lines(before, said,    words, count, i, line) {
   count = split(said, words, " ")
   line = before words[1]
   for (i = 2; i <= count; ++i) {
-    if (length(line " " words[i]) > 118) {
+    if (length(line " " words[i]) > 104) {
       add(line)
       line = before words[i]
     } else {
@@ -365,11 +366,11 @@ function add_lines(before, said,    words, count, i, line) {
   }
   add(line)
 }
-# A declaration, in lines of at most 118 columns that end behind a parameter.
+# Adds a declaration in lines of at most 104 columns, broken after parameters.
 function add_declaration(head,    i, c, depth, line, word, later) {
   line = indent(scopes)
   later = index(head, "(") + (index(head, "operator()(") > 0 ? 2 : 0)
-  if (later == 0 || later > 50) later = 4
+  if (later == 0 || later > 36) later = 4
   later = sprintf("%" (later + length(line)) "s", "")
   word = ""
   depth = 0
@@ -379,7 +380,7 @@ function add_declaration(head,    i, c, depth, line, word, later) {
     if (c ~ /[(<{]/) ++depth
     if (c ~ /[)>}]/) --depth
     if (i < length(head) && !(c == "," && depth == 1)) continue
-    if (length(line word) > 118 && line ~ /[^ ]/) {
+    if (length(line word) > 104 && line ~ /[^ ]/) {
       sub(/ $/, "", line)
       add(line)
       line = later

@@ -1,4 +1,4 @@
-// Times as a waiting person reads them.
+// Formatting of durations.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace display {
 
-/// A time as text: "59 s", "3:07", "1:02:03".
+/// Returns a duration as text: "59 s", "3:07", "1:02:03".
 inline std::string duration_text(double seconds) {
   const auto all = static_cast<long long>(std::ceil(std::clamp(seconds, 0.0, 1e9)));
   char text[32];

@@ -1,4 +1,4 @@
-// Text inside SVG and HTML.
+// Escaping of text for SVG and HTML.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace display {
 
-/// Text as content or attribute of an element. XML has no control characters, so they become blanks.
+/// Escapes text for the content or an attribute of an element. Control characters, which XML forbids, become spaces.
 inline std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {

@@ -1,4 +1,4 @@
-// One look for all pictures that benchmarks and examples draw, on light and on dark screens.
+// The common style of all pictures that benchmarks and examples draw, for light and dark screens.
 #pragma once
 
 #include <array>
@@ -8,13 +8,13 @@
 
 namespace display {
 
-/// The colours of one theme. Text has a contrast of at least 4.5 to the paper, and shapes of at least 3 (WCAG 2.1). The
-/// series stay apart, by 25 or more in CIE Lab, for readers with any of the three kinds of colour blindness too. The
-/// test of charts computes both.
+/// The colours of one theme. Text has a contrast of at least 4.5 against the paper, and shapes of at least 3 (WCAG
+/// 2.1). The series' colours differ by 25 or more in CIE Lab, for readers with any of the three kinds of colour
+/// blindness too. The test of charts computes both.
 struct Theme {
   std::string_view paper, ink, faint, grid, mark;
   std::array<std::string_view, 6> series;
-  std::string_view none, full;  ///< ends of a scale of weights
+  std::string_view none, full;  ///< ends of the colour scale of weights
 };
 
 inline constexpr Theme kLight{"#ffffff", "#1f2933", "#5b6773",
@@ -24,27 +24,27 @@ inline constexpr Theme kDark{"#15191e", "#e6eaee", "#9aa7b4",
                              "#333c45", "#ff7b72", {"#848a92", "#a9d3fa", "#f6663d", "#3ce79d", "#b868cf", "#fde43a"},
                              "#1c2229", "#a9d3fa"};
 
-/// Fonts with Chinese and Arabic letters behind those that most screens have.
+/// Common fonts, then fonts with Chinese characters and Arabic letters.
 inline constexpr const char* kFonts =
     "system-ui, 'Segoe UI', 'DejaVu Sans', 'Noto Sans CJK SC', 'Noto Sans Arabic', 'WenQuanYi Zen Hei', Arial, "
     "sans-serif";
 
-/// The class that fills ('f') or draws ('s') with the colour of a series; colours come again after the last.
+/// Returns the class that fills ('f') or strokes ('s') in the colour of a series; colours repeat after the last.
 inline std::string series_class(char how, std::size_t series) {
   return std::string(1, how).append(std::to_string(series % kLight.series.size()));
 }
 
-/// The class of a number that stands in a cell of the weight `share` (0 to 1), so that its contrast is at least 4.5 in
-/// both themes: dark letters turn white at 0.68 on light paper, light ones black at 0.48 on dark paper.
+/// Returns the class of a number in a cell of opacity `share` (0 to 1), so that its contrast is at least 4.5 in both
+/// themes: dark text turns white at 0.68 on light paper, light text black at 0.48 on dark paper.
 inline const char* class_on_weight(double share) {
   return share < 0.48 ? "on-low" : share < 0.68 ? "on-mid" : "on-high";
 }
 
-/// The rules for the classes of a picture, for `svg` elements of the class "display" alone, because a page may have
-/// others. Rules stand in classes because not every program that shows SVG knows variables.
+/// Returns the rules for the classes of a picture. They apply only to `svg` elements of class "display", because a page
+/// may contain others. Rules use classes because not every program that shows SVG supports CSS variables.
 ///
-/// paper, ink, faint, grid, mark: fill, and of lines stroke. f0 … f5 fill with a series' colour, s0 … s5 draw with it.
-/// weight: fill of a cell whose opacity is its weight, on a rectangle of the class none, and a gradient's last colour.
+/// paper, ink, faint, grid, mark: fill, and stroke of lines. f0 … f5 fill in a series' colour, s0 … s5 stroke in it.
+/// weight: fill of a cell whose opacity is its weight, on a rectangle of class none, and the last colour of a gradient.
 inline std::string style_sheet() {
   const auto rules = [](const Theme& t) {
     const auto rule = [](const std::string& of, const std::string& what) {

@@ -1,4 +1,4 @@
-// Just enough SVG for a chart.
+// The few SVG elements that a chart needs.
 #pragma once
 
 #include <sstream>
@@ -13,18 +13,18 @@ namespace display {
 struct TextStyle {
   double size = 12;
   std::string_view ink = "ink";       ///< a class of style_sheet(): ink or faint
-  std::string_view anchor = "start";  ///< start, middle or end: which part of the text is at x
+  std::string_view anchor = "start";  ///< start, middle or end: the part of the text at x
   bool bold = false;
 };
 
-/// How many pixels a text takes, rather more than less: as in DejaVu Sans, which is wider than what most screens have.
+/// Returns an upper estimate of a text's width in pixels: that of DejaVu Sans, which is wider than most fonts.
 inline double text_width(std::string_view text, const TextStyle& style = {}) {
   double letters = 0;
   for (const char c : text) letters += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   return letters * style.size * (style.bold ? 0.73 : 0.62);
 }
 
-/// A drawing in the style of all pictures; x to the right, y down, in pixels. Colours are classes of style_sheet().
+/// An SVG drawing in the common style; x to the right, y down, in pixels. Colours are classes of style_sheet().
 class Svg {
  public:
   Svg(double width, double height, std::string_view title) {
@@ -43,7 +43,7 @@ class Svg {
     body_ << "/>\n";
   }
 
-  /// `dashes` as in stroke-dasharray; empty for a solid line.
+  /// Draws a line. `dashes` is as in stroke-dasharray; empty for a solid line.
   void line(double x1, double y1, double x2, double y2, std::string_view colour, double width = 1,
             std::string_view dashes = "") {
     body_ << "<line class=\"" << colour << "\" x1=\"" << x1 << "\" y1=\"" << y1 << "\" x2=\"" << x2 << "\" y2=\"" << y2
@@ -52,7 +52,7 @@ class Svg {
     body_ << "/>\n";
   }
 
-  /// A mark of about 8 pixels around (x, y): a circle, a square, a diamond or a triangle, in turn.
+  /// Draws a mark of about 8 pixels around (x, y): a circle, square, diamond or triangle, by `shape` modulo 4.
   void marker(double x, double y, std::string_view colour, std::size_t shape) {
     if (shape % 4 == 0) {
       body_ << "<circle class=\"" << colour << "\" cx=\"" << x << "\" cy=\"" << y << "\" r=\"4\"/>\n";
@@ -66,7 +66,7 @@ class Svg {
     body_ << "\"/>\n";
   }
 
-  /// Text whose base line is at y. A rim of the paper's colour keeps it legible on lines.
+  /// Writes text with its baseline at y. A rim in the paper's colour keeps it legible on lines.
   void text(double x, double y, std::string_view what, const TextStyle& style = {}) {
     body_ << "<text class=\"rim " << style.ink << "\" x=\"" << x << "\" y=\"" << y << "\" font-size=\"" << style.size
           << "\" text-anchor=\"" << style.anchor << '"' << (style.bold ? " font-weight=\"bold\"" : "") << '>'

@@ -1,4 +1,4 @@
-// long_context: exact attention over a text that lies on many machines.
+// long_context: exact attention over a sequence that is distributed over many machines.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -28,8 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Queries, keys and values, as a model would make them of its tokens. Each number is a function of the seed and of
-/// where it stands, so that any rank can draw any row, and nobody ever holds all.
+/// Random queries, keys and values, in place of those that a model computes from its tokens. Each element is a function
+/// of the seed and of its position, so that any rank can draw any row, and no rank ever holds them all.
 class Text {
  public:
   enum Kind { query, key, value };
@@ -38,7 +38,7 @@ class Text {
 
   Index heads(Kind kind) const { return kind == query ? request_.heads : request_.kv_heads; }
 
-  /// Draws `rows` rows; row i belongs to the token token_of(i).
+  /// Draws `rows` rows; row i belongs to token token_of(i).
   template <class TokenOf>
   Tensor draw(Kind kind, Index rows, const TokenOf& token_of) const {
     auto t = Tensor::uninitialized({1, heads(kind), rows, request_.dim});
@@ -46,7 +46,7 @@ class Text {
       for (Index row = 0; row < rows; ++row) {
         const auto place = static_cast<std::uint64_t>((token_of(row) * 3 + kind) * 1024 + h);
         nn::Random random(nn::Random(request_.seed ^ place * 0x632be59bd9b4e019).bits());
-        // Of variance 1.
+        // Uniform, with variance 1.
         for (Index d = 0; d < request_.dim; ++d)
           t(0, h, row, d) = static_cast<float>((2 * random.uniform() - 1) * std::sqrt(3.0));
       }
@@ -61,7 +61,7 @@ class Text {
   const Request& request_;
 };
 
-/// Calls use(mods) with the mask of the text.
+/// Calls use(mods) with the mask of the sequence.
 template <class Use>
 auto with_mask(const Request& request, const Use& use) {
   if (request.window > 0) return use(attn::causal() | attn::sliding_window(request.window));
@@ -84,11 +84,11 @@ void print_table(const Request& request, const ranks::World& world, Index rows, 
       world.gathered({static_cast<double>(rows), seconds, traffic.seconds_waited,
                       static_cast<double>(traffic.bytes_sent), static_cast<double>(traffic.bytes_held), own_bytes});
   if (!world.is_first()) return;
-  std::printf("%d %s of %d %s: %td tokens, %td heads over %td of keys and values, %td features\n\n", world.ranks(),
+  std::printf("%d %s of %d %s: %td tokens, %td heads over %td key/value heads, %td features\n\n", world.ranks(),
               world.ranks() == 1 ? "rank" : "ranks", request.threads, request.threads == 1 ? "thread" : "threads",
               request.tokens, request.heads, request.kv_heads, request.dim);
   std::printf("%4s  %10s  %10s  %10s  %13s  %13s  %13s\n", "rank", "tokens", "time", "waited", "sent", "own tensors",
-              "beyond them");
+              "extra");
   for (int r = 0; r < world.ranks(); ++r) {
     const double* const x = all.data() + 6 * r;
     std::printf("%4d  %10.0f  %8.3f s  %8.3f s  %13s  %13s  %13s\n", r, x[0], x[1], x[2], mib(x[3]).c_str(),
@@ -97,7 +97,7 @@ void print_table(const Request& request, const ranks::World& world, Index rows, 
   std::printf("\n");
 }
 
-/// Some tokens, evenly spread, with the last one among them.
+/// Returns evenly spread tokens, including the last.
 std::vector<Index> sampled_tokens(const Request& request) {
   std::vector<Index> tokens;
   for (Index i = 1; i <= request.check; ++i) {
@@ -108,7 +108,7 @@ std::vector<Index> sampled_tokens(const Request& request) {
   return tokens;
 }
 
-/// The rows of the sampled tokens, on rank 0. Each is on one rank, and the others add zeros.
+/// Returns the rows of the sampled tokens, on rank 0. One rank has each row; the others add zeros.
 Tensor rows_of_samples(const Ring& ring, const Request& request, const Tensor& out) {
   const std::vector<Index> tokens = sampled_tokens(request);
   Tensor own({static_cast<Index>(tokens.size()), request.heads, 1, request.dim}), all(own.shape());
@@ -131,15 +131,15 @@ double largest_difference(const View& a, const View& b) {
   return largest;
 }
 
-/// Requires that a difference is no more than rounding, here of means of numbers up to 1.7. Otherwise all ranks throw.
+/// Throws on all ranks if a difference exceeds the rounding error of averages of values up to 1.7.
 void require_small(double difference) {
   constexpr double kMost = 1e-5;
   MPI_Bcast(&difference, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
   if (difference <= kMost) return;
-  throw std::runtime_error("the result is not that of one rank: it differs by " + std::to_string(difference));
+  throw std::runtime_error("the result differs from that of one rank by " + std::to_string(difference));
 }
 
-/// Compares sampled rows with what rank 0 computes alone, from keys that it draws itself.
+/// Compares sampled rows with results that rank 0 computes alone, from keys that it draws itself.
 void check_prefill(const Ring& ring, const Request& request, const Text& text, const Tensor& out) {
   const Tensor rows = rows_of_samples(ring, request, out);
   double largest = 0;
@@ -156,13 +156,13 @@ void check_prefill(const Ring& ring, const Request& request, const Text& text, c
       const double difference = largest_difference(one, rows.slice(0, index, index + 1));
       if (!(difference <= largest)) largest = difference;
     }
-    std::printf("%td rows as on one rank: largest difference %.1e\n", request.check, largest);
+    std::printf("%td rows compared with one rank: largest difference %.1e\n", request.check, largest);
   }
   require_small(largest);
 }
 
-/// Generates tokens over keys that stay where they lie. They lie striped, whatever the layout of the prefill was,
-/// because a text may grow then: token t goes to rank t mod P. A program that has its keys in another layout moves them
+/// Generates tokens over keys that stay on their ranks. The keys are striped, whatever the layout of the prefill,
+/// because the sequence grows: token t goes to rank t mod P. A program whose keys are in another layout would move them
 /// once.
 void decode(const Request& request, const Text& text, const ranks::World& world) {
   Ring ring(MPI_COMM_WORLD, Layout::striped);
@@ -191,7 +191,7 @@ void decode(const Request& request, const Text& text, const ranks::World& world)
     });
   }
   if (world.is_first()) {
-    std::printf("%td tokens in %.2f ms each over keys that lie striped", request.decode,
+    std::printf("%td tokens in %.2f ms each over striped keys", request.decode,
                 1e3 * seconds / static_cast<double>(request.decode));
     if (request.check > 0) std::printf(": largest difference %.1e", largest);
     std::printf("\n");

@@ -9,9 +9,9 @@ namespace nn {
 
 namespace {
 
-constexpr Index kRows = 16;  // a block
+constexpr Index kRows = 16;  // per block
 
-/// Calls f(row of x, row of y) for all tokens, on all threads.
+/// Calls f(row of x, row of y, index) for all tokens, on all threads.
 template <class X, class Y, class F>
 void for_rows(const X& x, Y& y, const F& f) {
   const auto from = rows_of(x);
@@ -34,7 +34,7 @@ template <class T>
 States<T> Activation<T>::apply(const States<T>& x, States<T>* inner) const {
   const Index features = x.dim(2) / inputs_of(kind_, 1);
   States<T> y = with_features(x, features);
-  // Where the inner numbers are not kept, they pass through the result.
+  // If the inner values are not kept, the result's memory holds them temporarily.
   States<T>& kept = inner ? *inner : y;
   switch (kind_) {
     case ActivationKind::relu:

@@ -1,4 +1,4 @@
-// What stands between the two linear layers of a feed-forward network.
+// The activation between the two linear layers of a feed-forward network.
 #pragma once
 
 #include "tensor.h"
@@ -7,16 +7,16 @@ namespace nn {
 
 enum class ActivationKind {
   relu,
-  gelu,    ///< by tanh, PyTorch's GELU(approximate="tanh") (Hendrycks & Gimpel 2016)
-  swiglu,  ///< silu(a) * b of the first and the second half of the features (Shazeer 2020)
+  gelu,    ///< tanh approximation, PyTorch's GELU(approximate="tanh") (Hendrycks & Gimpel 2016)
+  swiglu,  ///< silu(a) * b, a and b being the two halves of the features (Shazeer 2020)
 };
 
-/// How many features the activation takes to return `features`.
+/// Number of input features that give `features` outputs.
 inline Index inputs_of(ActivationKind kind, Index features) {
   return kind == ActivationKind::swiglu ? 2 * features : features;
 }
 
-/// A layer without parameters.
+/// An activation, a layer without parameters.
 template <class T>
 class Activation {
  public:
@@ -31,7 +31,7 @@ class Activation {
 
   ActivationKind kind_;
   States<T> x_;
-  States<T> inner_;  ///< what took an exponential: the GELU's tanh, or the sigmoid of SwiGLU
+  States<T> inner_;  ///< values that need an exponential to compute: the GELU's tanh, or SwiGLU's sigmoid
 };
 
 }  // namespace nn

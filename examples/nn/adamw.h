@@ -1,4 +1,4 @@
-// The optimiser.
+// The AdamW optimiser and gradient clipping.
 #pragma once
 
 #include "parameter.h"
@@ -8,23 +8,25 @@ namespace nn {
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999;
   double epsilon = 1e-8;
-  /// Applies to parameters of two dimensions alone: those of one, biases and norms, are not drawn towards 0.
+  /// Applied only to parameters of two dimensions; biases and norms, which have one, do not decay.
   double weight_decay = 0.01;
 };
 
-/// AdamW (Loshchilov & Hutter 2019), as torch.optim.AdamW except for what weight_decay says.
+/// AdamW (Loshchilov & Hutter 2019), like torch.optim.AdamW, except for the choice of parameters that decay.
 template <class T>
 class AdamW {
  public:
   explicit AdamW(const AdamWConfig& config = {}) : config_(config) {}
 
-  /// Takes one step. The parameters are those of the model, in the same order each time; those without gradients stay.
+  /// Takes one step. Pass all parameters of the model, in the same order each time; those without gradients stay
+  /// unchanged.
   void step(const std::vector<Parameter<T>>& parameters, double learning_rate);
 
   Index steps() const { return steps_; }
 
-  /// Calls visitor for what a checkpoint keeps: the first and second moments of each parameter, named "m.<parameter>"
-  /// and "v.<parameter>". Their gradients are empty. (The number of steps is set_steps().)
+  /// Calls visitor for the state that a checkpoint stores: the first and second moments of each parameter, named
+  /// "m.<parameter>" and "v.<parameter>". Their gradients are empty. (Its number of steps is read and restored with
+  /// steps() and set_steps().)
   void visit_moments(const std::vector<Parameter<T>>& parameters, const Visitor<T>& visitor);
   void set_steps(Index steps) { steps_ = steps; }
 
@@ -39,7 +41,7 @@ class AdamW {
   Index steps_ = 0;
 };
 
-/// Scales all gradients so that their norm is at most max_norm, and returns what it was. It is
+/// Scales all gradients so that their norm is at most max_norm, and returns their norm before scaling. This is
 /// torch.nn.utils.clip_grad_norm_ without the 1e-6 that PyTorch adds to the norm.
 template <class T>
 double clip_grad_norm(const std::vector<Parameter<T>>& parameters, double max_norm);

@@ -1,4 +1,4 @@
-// Attention as layers of a model: attn's MultiHeadAttention, with what backward() needs kept.
+// Attention as layers of a model: attn's MultiHeadAttention, with the inputs and results that backward() needs.
 #pragma once
 
 #include <optional>
@@ -7,38 +7,38 @@
 
 namespace nn {
 
-/// Which keys a query may look at.
+/// The keys that a query may attend to.
 struct Mask {
   bool causal = false;
-  /// The length of each sequence; the tokens behind it are padding. Empty: there is no padding.
+  /// Length of each sequence; later tokens are padding. Empty if there is no padding.
   std::vector<Index> key_lengths = {};
 };
 
-/// What attention keeps of the tokens so far while a text is generated.
+/// Keys and values of the tokens so far, during text generation.
 template <class T>
 using Cache = attn::KvCache<T>;
 
-/// How much each query looks at each key: (batch, heads, len, keys).
+/// Attention weights, (batch, heads, len, keys).
 template <class T>
 using Weights = attn::Tensor<T, 4>;
 
-/// Queries, keys and values from the same sequence.
+/// Attention with queries, keys and values from the same sequence.
 template <class T>
 class SelfAttention {
  public:
   explicit SelfAttention(const attn::MultiHeadConfig& config) : layer_(config) {}
 
-  /// Also writes the weights of every head, if `weights` is given.
+  /// Applies the layer; `weights`, if given, receives the weights of every head.
   States<T> operator()(const States<T>& x, const Mask& mask, Weights<T>* weights = nullptr) const;
-  /// Applies the layer to the next tokens of each sequence, which look at themselves and at what the cache has. Then
-  /// the cache has them too.
+  /// Applies the layer to the next tokens of each sequence, which attend to themselves and to the tokens in the cache.
+  /// Then appends them to the cache.
   States<T> next(const States<T>& x, Cache<T>& cache) const;
   Cache<T> make_cache(Index batch, Index capacity) const;
 
   States<T> forward(States<T> x, const Mask& mask);
   States<T> backward(const States<T>& grad);
 
-  /// PyTorch's names: "in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias".
+  /// Visits the parameters under PyTorch's names: "in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias".
   void visit(const std::string& prefix, const Visitor<T>& visitor);
 
  private:
@@ -56,8 +56,8 @@ class CrossAttention {
 
   States<T> operator()(const States<T>& x, const States<T>& memory, const Mask& mask,
                        Weights<T>* weights = nullptr) const;
-  /// The memory's keys and values, computed once for a whole generation, in which each token looks at them. Several
-  /// sequences of x in a row may share one of the memory, equally many each.
+  /// Computes the memory's keys and values once for a whole generation, in which every token attends to them. Several
+  /// consecutive sequences of x may share one sequence of the memory, the same number for each.
   Cache<T> remember(const States<T>& memory) const;
   States<T> next(const States<T>& x, const Cache<T>& memory, const Mask& mask) const;
 

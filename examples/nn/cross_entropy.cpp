@@ -30,8 +30,8 @@ Index count_targets(const Tokens& targets, std::int32_t ignored, Index tokens) {
 template <class T>
 double CrossEntropy<T>::loss(const States<T>& logits, const Tokens& targets, States<T>* gradient) const {
   if (targets.dim(0) != logits.dim(0) || targets.dim(1) != logits.dim(1))
-    throw std::invalid_argument("logits of " + std::to_string(logits.dim(0)) + " x " + std::to_string(logits.dim(1)) +
-                                " tokens, targets of " + std::to_string(targets.dim(0)) + " x " +
+    throw std::invalid_argument("logits for " + std::to_string(logits.dim(0)) + " x " + std::to_string(logits.dim(1)) +
+                                " tokens, but targets for " + std::to_string(targets.dim(0)) + " x " +
                                 std::to_string(targets.dim(1)));
   const Index tokens = logits.dim(2), counted = count_targets(targets, kIgnored, tokens);
   const auto from = rows_of(logits);

@@ -14,7 +14,7 @@ void draw_normal(attn::Tensor<T, 2>& values, double deviation, Random& random) {
   for (Index i = 0; i < values.size(); ++i) values.data()[i] = static_cast<T>(deviation * random.normal());
 }
 
-/// A table's row.
+/// Returns a row of a table.
 template <class T>
 auto row_of(attn::Tensor<T, 2>& table, Index i) {
   return Eigen::Map<Row<T>>(table.data() + i * table.dim(1), table.dim(1));
@@ -38,7 +38,7 @@ States<T> Embedding<T>::operator()(const Tokens& tokens) const {
   for (Index i = 0; i < tokens.size(); ++i) {
     const Index token = tokens.data()[i];
     if (token < 0 || token >= this->tokens())
-      throw std::out_of_range("there is no token " + std::to_string(token) + ", the table has " +
+      throw std::out_of_range("token " + std::to_string(token) + " is out of range; the table has " +
                               std::to_string(this->tokens()));
     rows.row(i) = row_of(weight_.values, token);
   }
@@ -93,7 +93,7 @@ template <class T>
 void LearnedPositions<T>::add_to(States<T>& x, Index first) const {
   if (first < 0 || first + x.dim(1) > positions())
     throw std::out_of_range("positions " + std::to_string(first) + " to " + std::to_string(first + x.dim(1) - 1) +
-                            " were asked for, the table has " + std::to_string(positions()));
+                            " are out of range; the table has " + std::to_string(positions()));
   auto rows = rows_of(x);
   for (Index i = 0; i < rows.rows(); ++i) rows.row(i) += row_of(weight_.values, first + i % x.dim(1));
 }

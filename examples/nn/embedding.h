@@ -1,4 +1,4 @@
-// Vectors of tokens, and of positions.
+// Embeddings of tokens and of positions.
 #pragma once
 
 #include "parameter.h"
@@ -11,18 +11,19 @@ namespace nn {
 template <class T>
 class Embedding {
  public:
-  /// Initial numbers are normal, of the given standard deviation.
+  /// Draws the initial values from a normal distribution of the given standard deviation.
   Embedding(Index tokens, Index features, double deviation, Random& random);
 
   Index tokens() const { return weight_.values.dim(0); }
   Index features() const { return weight_.values.dim(1); }
 
-  /// The vectors of tokens, (batch, len, features). @throws std::out_of_range for a token that has no vector.
+  /// Returns the vectors of tokens, (batch, len, features). @throws std::out_of_range for a token that is not in the
+  /// table.
   States<T> operator()(const Tokens& tokens) const;
   States<T> forward(const Tokens& tokens);
   void backward(const States<T>& grad);
 
-  /// The scores of all tokens: logits = x * weightᵀ, (batch, len, tokens).
+  /// Returns the scores of all tokens: logits = x * weightᵀ, (batch, len, tokens).
   States<T> project(const States<T>& x) const;
   States<T> forward_project(States<T> x);
   States<T> backward_project(const States<T>& grad_logits);
@@ -44,8 +45,8 @@ class LearnedPositions {
 
   Index positions() const { return weight_.values.dim(0); }
 
-  /// Adds the vectors of positions: token i of each sequence stands at first + i. @throws std::out_of_range past the
-  /// last one.
+  /// Adds the vectors of positions: token i of each sequence is at position first + i. @throws std::out_of_range for
+  /// positions that are not in the table.
   void add_to(States<T>& x, Index first = 0) const;
   void backward(const States<T>& grad);
 
@@ -56,17 +57,17 @@ class LearnedPositions {
   Learned<T, 2> weight_;
 };
 
-/// Adds sines and cosines of each token's position (Vaswani et al. 2017, section 3.5): feature 2i has sin(p / 10000^(2i
-/// / features)), feature 2i + 1 the cosine. Token i of each sequence stands at position first + i.
+/// Adds sines and cosines of each token's position p (Vaswani et al. 2017, section 3.5): feature 2i gets
+/// sin(p / 10000^(2i / features)), feature 2i + 1 the cosine. Token i of each sequence is at position first + i.
 template <class T>
 void add_sinusoidal_positions(States<T>& x, Index first = 0);
 
-/// x times the root of its number of features, which makes vectors of tokens as large as sinusoidal positions (Vaswani
-/// et al. 2017, section 3.4).
+/// Returns x times the square root of its number of features, which makes token vectors as large as sinusoidal
+/// positions (Vaswani et al. 2017, section 3.4).
 template <class T>
 States<T> scaled(States<T> x);
 
-/// Applies both: scaled() vectors of tokens, with sinusoidal positions from `first` on.
+/// Scales token vectors and adds sinusoidal positions from `first` on.
 template <class T>
 States<T> at_positions(States<T> tokens, Index first = 0);
 

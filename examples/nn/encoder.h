@@ -1,4 +1,4 @@
-// An encoder-only model, as BERT (Devlin et al. 2019): every token looks at every other.
+// An encoder-only model, like BERT (Devlin et al. 2019): every token attends to every other.
 #pragma once
 
 #include "embedding.h"
@@ -7,20 +7,20 @@
 namespace nn {
 
 struct EncoderConfig {
-  Index tokens = 0;   ///< different ones
-  Index context = 0;  ///< the longest text, in tokens
+  Index tokens = 0;   ///< vocabulary size
+  Index context = 0;  ///< longest sequence, in tokens
   Index layers = 2;
   LayerConfig layer;
 };
 
-/// Scores every token for every place of a text, from what stands before and behind that place: what was masked there,
-/// say. The output layer is the table of the tokens' vectors.
+/// Scores every token of the vocabulary at every position, given the tokens on both sides: to predict masked tokens,
+/// for example. The output layer is the table of token vectors.
 template <class T>
 class Encoder {
  public:
   Encoder(const EncoderConfig& config, std::uint64_t seed);
 
-  /// Logits (batch, len, tokens). Tokens from lengths[i] on are padding of text i.
+  /// Returns logits (batch, len, tokens). In sequence i, the tokens from lengths[i] on are padding.
   States<T> operator()(const Tokens& tokens, const std::vector<Index>& lengths) const;
   States<T> forward(const Tokens& tokens, const std::vector<Index>& lengths);
   void backward(const States<T>& grad_logits);
@@ -32,7 +32,7 @@ class Encoder {
   }
 
  private:
-  Random random_;  // of the initial numbers
+  Random random_;  // draws the initial values
   Embedding<T> tokens_;
   LearnedPositions<T> positions_;
   TransformerEncoder<T> encoder_;

@@ -1,4 +1,4 @@
-// The models token by token: what came before is in caches.
+// Token-by-token generation with the models: earlier tokens are in caches.
 #include "gpt.h"
 #include "transformer.h"
 

@@ -1,4 +1,4 @@
-// A decoder-only model: GPT (Radford et al. 2019). Its blocks are GptBlock.
+// A decoder-only model: GPT (Radford et al. 2019), built from GptBlocks.
 #pragma once
 
 #include "embedding.h"
@@ -7,26 +7,28 @@
 namespace nn {
 
 struct GptConfig {
-  Index tokens = 0;   ///< different ones
-  Index context = 0;  ///< the longest text, in tokens
+  Index tokens = 0;   ///< vocabulary size
+  Index context = 0;  ///< longest sequence, in tokens
   Index layers = 4, heads = 4, features = 128;
-  bool bias = false;  ///< of linear layers and norms
+  bool bias = false;  ///< in linear layers and norms
   double dropout = 0;
 };
 
-/// Predicts each next token of texts. The output layer is the table of the tokens' vectors.
+/// Predicts the next token after each token of a sequence. The output layer is the table of token vectors.
 template <class T>
 class Gpt {
  public:
-  /// Draws initial numbers as GPT-2's: normal, of deviation 0.02, and smaller where layers add to what they were given.
+  /// Draws initial values as GPT-2 does: normal with standard deviation 0.02, and smaller where a layer's output is
+  /// added to its input.
   Gpt(const GptConfig& config, std::uint64_t seed);
 
   const GptConfig& config() const { return config_; }
 
-  /// The logits (batch, len, tokens) of what follows each token, and the weights of each layer's heads if asked for.
+  /// Returns the logits (batch, len, tokens) of the token after each token; `weights`, if given, receives the weights
+  /// of each layer's heads.
   States<T> operator()(const Tokens& tokens, std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// As above, for the next tokens of texts that were begun before. `caches` keeps what is needed of them; see
+  /// Keys and values of the earlier tokens of sequences; next() returns the logits for the tokens that follow. See
   /// generation.cpp.
   using Caches = typename TransformerEncoder<T>::Caches;
   Caches make_caches(Index batch) const;
@@ -46,10 +48,10 @@ class Gpt {
   States<T> with_positions(States<T> x, Index first) const;
 
   GptConfig config_;
-  Random random_;  // of the initial numbers
+  Random random_;  // draws the initial values
   Embedding<T> tokens_;
   LearnedPositions<T> positions_;
-  TransformerEncoder<T> decoder_;  // of GptBlocks: a decoder, since its mask is causal
+  TransformerEncoder<T> decoder_;  // GptBlocks; an encoder whose mask is causal
 };
 
 }  // namespace nn

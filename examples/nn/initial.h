@@ -1,4 +1,4 @@
-// The numbers that a GPT begins with.
+// The initial parameters of a GPT.
 #pragma once
 
 #include <cmath>
@@ -8,12 +8,12 @@
 
 namespace nn {
 
-/// The standard deviation of GPT-2's initial numbers (Radford et al. 2019).
+/// Standard deviation of GPT-2's initial values (Radford et al. 2019).
 inline constexpr double kGptDeviation = 0.02;
 
-/// Draws the numbers of a stack of layers as GPT-2's: weights normal, biases 0. Two parts of each layer add to the
-/// states, whose variance would otherwise grow with the layers, so the last weights of these parts are smaller. Norms
-/// stay.
+/// Draws the parameters of a stack of layers as GPT-2 does: normal weights, biases 0. Two parts of each layer add to
+/// the states, whose variance would grow with the number of layers, so the last weights of these parts are smaller.
+/// Norms stay unchanged.
 template <class T, class Stack>
 void draw_as_gpt2(Stack& stack, Index layers, Random& random) {
   const double added = kGptDeviation / std::sqrt(2 * static_cast<double>(layers));

@@ -1,4 +1,4 @@
-// The layers of a Transformer (Vaswani et al. 2017), of which models are built.
+// The layers from which Transformers (Vaswani et al. 2017) are built.
 #pragma once
 
 #include "activation.h"
@@ -9,22 +9,22 @@
 
 namespace nn {
 
-/// What the layers of a model have in common.
+/// Configuration that the layers of a model share.
 struct LayerConfig {
-  Index features = 0;  ///< of a token between layers: PyTorch's d_model
+  Index features = 0;  ///< per token, between layers: PyTorch's d_model
   Index heads = 1;     ///< PyTorch's nhead
-  Index hidden = 0;    ///< features inside the feed-forward network, PyTorch's dim_feedforward. 0: 4 * features
+  Index hidden = 0;    ///< features inside the feed-forward network, PyTorch's dim_feedforward; 0: 4 * features
   ActivationKind activation = ActivationKind::relu;
-  /// Whether the layer is pre-norm, x + f(norm(x)), which learns without a long warm-up (Xiong et al. 2020). Otherwise
-  /// it is post-norm, norm(x + f(x)), which is PyTorch's default.
+  /// Pre-norm, x + f(norm(x)), which trains without a long warm-up (Xiong et al. 2020). Otherwise post-norm,
+  /// norm(x + f(x)), PyTorch's default.
   bool norm_first = true;
   NormKind norm = NormKind::layer;
-  bool bias = true;    ///< of linear layers
-  double dropout = 0;  ///< of what is added to x
+  bool bias = true;    ///< in linear layers
+  double dropout = 0;  ///< applied to the branch of each residual connection
 };
 
-/// Linear layers width -> hidden -> width with an activation between (Vaswani et al. 2017, section 3.3). PyTorch's
-/// names are linear1 and linear2.
+/// Linear layers width -> hidden -> width with an activation in between (Vaswani et al. 2017, section 3.3). PyTorch
+/// names them linear1 and linear2.
 template <class T>
 class FeedForward {
  public:
@@ -40,8 +40,8 @@ class FeedForward {
   Activation<T> activation_;
 };
 
-/// The residual connection around each part of a layer (He et al. 2016), with its norm and dropout. `F` and `B` are
-/// that part, forward and backward: States<T>(States<T>).
+/// The residual connection around each part of a layer (He et al. 2016), with its norm and dropout. `F` and `B` are the
+/// part's forward and backward functions: States<T>(States<T>).
 template <class T>
 class Residual {
  public:
@@ -93,7 +93,7 @@ class EncoderLayer {
   EncoderLayer(const LayerConfig& config, Random& random);
 
   States<T> operator()(const States<T>& x, const Mask& mask, Weights<T>* weights = nullptr) const;
-  /// Applies the layer to the next tokens of texts, whose earlier tokens are in the cache.
+  /// Applies the layer to the next tokens of sequences whose earlier tokens are in the cache.
   States<T> next(const States<T>& x, Cache<T>& cache) const;
   Cache<T> make_cache(Index batch, Index capacity) const { return self_attn_.make_cache(batch, capacity); }
 
@@ -101,7 +101,7 @@ class EncoderLayer {
   States<T> backward(States<T> grad);
 
   void visit(const std::string& prefix, const Visitor<T>& visitor);
-  /// Calls f for each dropout, which counts its calls, as a checkpoint needs them.
+  /// Calls f for each dropout layer, so that a checkpoint can restore their call counts.
   template <class F>
   void visit_dropouts(const F& f) {
     f(residual1_.dropout()), f(residual2_.dropout());
@@ -113,7 +113,7 @@ class EncoderLayer {
   Residual<T> residual1_, residual2_;
 };
 
-/// The block of a GPT (Radford et al. 2019): this layer with a causal mask, pre-norm.
+/// The block of a GPT (Radford et al. 2019): an EncoderLayer that is pre-norm and used with a causal mask.
 template <class T>
 using GptBlock = EncoderLayer<T>;
 
@@ -123,7 +123,7 @@ class DecoderLayer {
  public:
   DecoderLayer(const LayerConfig& config, Random& random);
 
-  /// `weights`: if given, receives those of the attention to the memory.
+  /// Applies the layer; `weights`, if given, receives the weights of the attention to the memory.
   States<T> operator()(const States<T>& x, const Mask& mask, const States<T>& memory, const Mask& memory_mask,
                        Weights<T>* weights = nullptr) const;
   States<T> next(const States<T>& x, Cache<T>& cache, const Cache<T>& memory, const Mask& memory_mask) const;

@@ -1,11 +1,12 @@
-# nn: what a Transformer takes beside attention. attn_nn holds its layers for float; tests compile them for double too.
+# nn: the parts of a Transformer besides attention. attn_nn holds its layers for float; tests compile them for double
+# too.
 include_guard(GLOBAL)
 
 find_package(nlohmann_json REQUIRED)
 
 set(ATTN_NN_DIR ${CMAKE_CURRENT_LIST_DIR})
 
-# The loops and kernels, compiled once: those of the tests, where these are built.
+# The loops and kernels, compiled once; shared with the tests if they are built.
 if(TARGET attn_test_loops)
   set(loops attn_test_loops)
 else()
@@ -25,16 +26,16 @@ target_include_directories(attn_nn_base PUBLIC ${ATTN_NN_DIR})
 target_link_libraries(attn_nn_base PUBLIC ${loops} PRIVATE nlohmann_json::nlohmann_json)
 set_target_properties(attn_nn_base PROPERTIES CXX_EXTENSIONS OFF)
 
-# Two thirds of the time of most units went into reading the library's headers and Eigen's.
+# Most units spent two thirds of their compile time on reading attn's and Eigen's headers.
 target_precompile_headers(attn_nn_base PRIVATE <attn/attn.h>)
 attn_precompiled(attn_nn_base)
-# attn_nn_precompiled(<target>): a library with the flags of attn_nn_base takes what is precompiled there.
+# attn_nn_precompiled(<target>): lets a library with the flags of attn_nn_base reuse its precompiled headers.
 function(attn_nn_precompiled target)
   target_precompile_headers(${target} REUSE_FROM attn_nn_base)
   attn_precompiled(${target})
 endfunction()
 
-# attn_nn_library(<name> <scalar>)
+# attn_nn_library(<name> <scalar> <source>...)
 function(attn_nn_library name scalar)
   list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/)
   add_library(${name} STATIC EXCLUDE_FROM_ALL ${ARGN})

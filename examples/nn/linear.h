@@ -8,13 +8,14 @@ namespace nn {
 
 /// y = x * weightᵀ + bias, PyTorch's nn.Linear.
 ///
-/// As in all layers here, operator() is the layer at use. forward() computes the same in training, and keeps what
-/// backward() needs. backward() takes the gradient of the loss with respect to the result, adds the gradients of the
-/// parameters up, and returns the gradient with respect to the input. Call forward() and backward() in turn.
+/// All layers here have three calls. operator() is for inference. forward() computes the same for training (with
+/// dropout) and keeps the values that backward() needs. backward() takes the gradient of the loss with respect to the
+/// result, adds to the gradients of the parameters, and returns the gradient with respect to the input. Each backward()
+/// belongs to the last forward().
 template <class T>
 class Linear {
  public:
-  /// Draws initial numbers as PyTorch's: uniform in ±1/sqrt(inputs).
+  /// Draws initial values as PyTorch does: uniform in ±1/sqrt(inputs).
   Linear(Index inputs, Index outputs, bool bias, Random& random);
 
   States<T> operator()(const States<T>& x) const;

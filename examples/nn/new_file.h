@@ -1,4 +1,4 @@
-// Files that are written: whole, or not at all.
+// Files that are written completely or not at all.
 #pragma once
 
 #include <cstddef>
@@ -7,28 +7,28 @@
 
 namespace nn {
 
-/// A file that is not as it should be. The message names it.
+/// A file that cannot be read or written. The message names it.
 struct FileError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A file that is written beside the one that it replaces, under its name and ".part", and then put in its place. If
-/// anything fails before, or ends the program, the last file stays as it is. A symbolic link is kept, and what it
-/// points to is replaced.
+/// A file that is written under the name of its target with ".part" appended, and then replaces the target. If an error
+/// or the end of the program comes first, the target stays as it was. If the target is a symbolic link, the file that
+/// it points to is replaced.
 class NewFile {
  public:
-  /// Begins a file. Only a regular file may be replaced: a renamed file in place of a device would be no device.
-  /// @throws FileError, as all others, with the reason that the system gives.
+  /// Opens the file. An existing target must be a regular file: renaming over a device would replace the device.
+  /// @throws FileError, as do the other functions, with the reason that the system gives.
   explicit NewFile(const std::filesystem::path& file);
-  /// Removes what was written, unless it was put in its place.
+  /// Removes the file, unless it has replaced its target.
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
   void write(const void* bytes, std::size_t count);
 
-  /// Replaces the file, once the bytes have reached the disk: otherwise a power failure could leave an empty file under
-  /// the name.
+  /// Replaces the target only after the bytes have reached the disk: otherwise a power failure could leave an empty
+  /// file under its name.
   void put_in_place();
 
  private:
@@ -38,7 +38,8 @@ class NewFile {
   int descriptor_ = -1;
 };
 
-/// Removes what a NewFile is writing, if there is one: for a handler of signals that is about to end the program.
+/// Removes the unfinished file of a NewFile, if one exists. Call it from a signal handler that is about to end the
+/// program.
 void remove_unfinished() noexcept;
 
 }  // namespace nn

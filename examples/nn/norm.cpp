@@ -8,7 +8,7 @@ namespace nn {
 
 namespace {
 
-constexpr Index kNormRows = 64;  // a block
+constexpr Index kNormRows = 64;  // per block
 
 }  // namespace
 
@@ -62,7 +62,7 @@ States<T> Norm<T>::backward(const States<T>& grad) {
   const auto normalized = rows_of(std::as_const(normalized_));
   auto to = rows_of(grad_x);
   const Eigen::Map<const Row<T>> weight(weight_.values.data(), features);
-  // Each block has its own sums, and all are added in order: the same bits for any number of threads.
+  // Each block has its own sums, which are added in order: results are bitwise independent of the number of threads.
   const Index blocks = (from.rows() + kNormRows - 1) / kNormRows;
   RowMatrix<T> weight_sums = RowMatrix<T>::Zero(blocks, features), bias_sums = weight_sums;
   for_blocks(from.rows(), kNormRows, static_cast<double>(features), [&](Index first, Index last) {
@@ -71,8 +71,8 @@ States<T> Norm<T>::backward(const States<T>& grad) {
     for (Index i = first; i < last; ++i) {
       weight_sum.array() += from.row(i).array() * normalized.row(i).array();
       bias_sum += from.row(i);
-      // With g = grad * weight and n the normalised row: (g - mean(g) - n * mean(g * n)) / standard deviation, where
-      // RMSNorm subtracts no mean.
+      // With g = grad * weight and n the normalised row: (g - mean(g) - n * mean(g * n)) / standard deviation; RMSNorm
+      // subtracts no mean.
       auto row = to.row(i);
       row = from.row(i).array() * weight.array();
       const T along = row.dot(normalized.row(i)) / static_cast<T>(features);

@@ -5,12 +5,12 @@
 
 namespace nn {
 
-/// Which normalisation: to mean 0 and variance 1, then scaled and, with a bias, shifted (LayerNorm, Ba et al. 2016); or
-/// to mean square 1, then scaled (RMSNorm, Zhang & Sennrich 2019). Both add epsilon to the variance, or mean square,
-/// before they take its root.
+/// Kinds of normalisation. Layer: to mean 0 and variance 1, then scaled and, with a bias, shifted (LayerNorm, Ba et al.
+/// 2016). RMS: to mean square 1, then scaled (RMSNorm, Zhang & Sennrich 2019). Both add epsilon to the variance, or
+/// mean square, before taking the square root.
 enum class NormKind { layer, layer_without_bias, rms };
 
-/// nn.LayerNorm and nn.RMSNorm of PyTorch, over the last dimension.
+/// PyTorch's nn.LayerNorm and nn.RMSNorm, over the last dimension.
 template <class T>
 class Norm {
  public:
@@ -20,11 +20,12 @@ class Norm {
   States<T> forward(const States<T>& x);
   States<T> backward(const States<T>& grad);
 
-  /// Visits "weight" (features), and "bias" (features) if there is one.
+  /// Visits "weight" (features), and "bias" (features) if there is a bias.
   void visit(const std::string& prefix, const Visitor<T>& visitor);
 
  private:
-  /// Normalises some rows. Where wanted, also gives them before they are scaled, and 1 / standard deviation of each.
+  /// Normalises all rows. `normalized` and `scales`, if not null, receive the rows before scaling and 1 / standard
+  /// deviation of each.
   States<T> apply(const States<T>& x, States<T>* normalized, std::vector<T>* scales) const;
 
   NormKind kind_;

@@ -1,4 +1,4 @@
-// The numbers that a model learns.
+// The parameters of a model.
 #pragma once
 
 #include <algorithm>
@@ -12,21 +12,21 @@
 
 namespace nn {
 
-/// A parameter of a model, as optimisers and checkpoints see it: a view. (PyTorch's nn.Parameter owns its numbers; here
-/// Learned does.) Spans are valid as long as the model is not moved.
+/// A view of a parameter, for optimisers and checkpoints. (PyTorch's nn.Parameter owns its values; here Learned does.)
+/// Spans are valid as long as the model is not moved.
 template <class T>
 struct Parameter {
-  std::string name;  ///< as PyTorch has it: "layers.0.linear1.weight"
+  std::string name;  ///< PyTorch's name: "layers.0.linear1.weight"
   std::vector<Index> shape;
   std::span<T> values;    ///< row-major
-  std::span<T> gradient;  ///< of equal size; backward() adds to it. Attention has none before its first backward()
+  std::span<T> gradient;  ///< same size; backward() adds to it. Attention has none before its first backward()
 };
 
-/// What each layer's visit() calls for each of its parameters, always in the same order.
+/// Function that each layer's visit() calls for each of its parameters, always in the same order.
 template <class T>
 using Visitor = std::function<void(const Parameter<T>&)>;
 
-/// A parameter that a layer owns.
+/// A parameter that a layer owns, with its gradient.
 template <class T, int Rank>
 struct Learned {
   attn::Tensor<T, Rank> values, gradient;
@@ -41,7 +41,7 @@ struct Learned {
   }
 };
 
-/// All parameters of a model: anything with visit(prefix, visitor).
+/// Returns all parameters of a model, which is anything with visit(prefix, visitor).
 template <class T, class Model>
 std::vector<Parameter<T>> parameters_of(Model& model) {
   std::vector<Parameter<T>> all;
@@ -49,7 +49,7 @@ std::vector<Parameter<T>> parameters_of(Model& model) {
   return all;
 }
 
-/// How many numbers a model learns.
+/// Returns the number of values that a model learns.
 template <class T, class Model>
 Index count_parameters(Model& model) {
   Index count = 0;
@@ -57,13 +57,14 @@ Index count_parameters(Model& model) {
   return count;
 }
 
-/// Some neighbouring numbers of a parameter.
+/// A range of values of one parameter.
 struct Block {
   std::size_t parameter;
   Index first, last;
 };
 
-/// The blocks of all parameters that have a gradient. Most parameters are too small to be shared out by themselves.
+/// Returns the blocks of all parameters that have a gradient. Blocks distribute work over threads; most parameters are
+/// too small to be split.
 template <class T>
 std::vector<Block> blocks_of(const std::vector<Parameter<T>>& parameters) {
   constexpr Index kNumbers = 8192;
@@ -76,7 +77,7 @@ std::vector<Block> blocks_of(const std::vector<Parameter<T>>& parameters) {
   return blocks;
 }
 
-/// Calls f(number of a block) for all of them, on all threads.
+/// Calls f(index of a block) for all blocks, on all threads.
 template <class F>
 void for_all(const std::vector<Block>& blocks, const F& f) {
   constexpr double kNanoseconds = 8000;
@@ -84,7 +85,7 @@ void for_all(const std::vector<Block>& blocks, const F& f) {
              [&](Index first, Index) { f(static_cast<std::size_t>(first)); });
 }
 
-/// Sets all gradients to 0, as before each step.
+/// Sets all gradients to 0, as needed before each step.
 template <class T, class Model>
 void zero_gradients(Model& model) {
   const std::vector<Parameter<T>> parameters = parameters_of<T>(model);

@@ -1,4 +1,4 @@
-// Text from anywhere, as a terminal or a message can show it.
+// Untrusted text, made safe for terminals and messages.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace nn {
 
-/// UTF-8 as a line: U+FFFD stands for each byte that is no UTF-8, and a blank for each control character, which could
-/// move the cursor or change the terminal, and for each end of a line, behind which another message could be faked.
+/// Returns UTF-8 as one line. Invalid bytes become U+FFFD. Control characters, which could move the cursor or change
+/// the terminal, become spaces; so do line ends, after which a second message could be faked.
 std::string as_line(std::string_view bytes);
 
-/// as_line() that keeps line feeds and tabs.
+/// Like as_line(), but keeps line feeds and tabs.
 std::string as_text(std::string_view bytes);
 
-/// as_line(), cut down to its first 60 characters if it is longer.
+/// as_line(), truncated to its first 60 characters.
 std::string shown(std::string_view bytes);
 
 /// shown() in quotes.

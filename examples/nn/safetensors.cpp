@@ -18,12 +18,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-/// The longest header that is read. Headers are small; a forged one may take some fifty times its length while it is
-/// parsed, so the limit is below the 100 MB of the reference implementation.
+/// Size of the longest header that is read. Headers are small; parsing a forged one may take about fifty times its size
+/// in memory, so the limit is below the 100 MB of the reference implementation.
 constexpr std::uint64_t kMostHeader = 16 << 20;
 
-/// The levels of a header: an object of objects of lists. Deeper ones are not followed, because copies and destructors
-/// of a JSON value call themselves for each level, and a file could have millions.
+/// Nesting depth of a header: an object of objects of lists. Deeper levels are rejected, because copies and destructors
+/// of a JSON value recurse, and a file could have millions of levels.
 constexpr int kMostLevels = 3;
 
 std::size_t product(const std::vector<Index>& shape) {
@@ -34,11 +34,11 @@ std::size_t product(const std::vector<Index>& shape) {
 
 std::string text_of(const std::vector<Index>& shape) { return nlohmann::json(shape).dump(); }
 
-/// The JSON of a text. Null for what is no JSON or too deep, and where an object has a name twice, because readers
-/// would disagree about which counts.
+/// Parses JSON. Returns null if the text is not JSON or too deep, or if an object repeats a name, because readers would
+/// disagree about which one counts.
 nlohmann::json parsed(const std::string& text) {
   struct Refused {};
-  std::vector<std::set<std::string>> names;  // of the objects that are open
+  std::vector<std::set<std::string>> names;  // names in each open object
   const auto check = [&](int level, nlohmann::json::parse_event_t event, const nlohmann::json& name) {
     using Event = nlohmann::json::parse_event_t;
     if ((event == Event::object_start || event == Event::array_start) && level >= kMostLevels) throw Refused();
@@ -55,8 +55,8 @@ nlohmann::json parsed(const std::string& text) {
   return {};
 }
 
-/// The whole numbers of a list, checked: nlohmann::json would round fractions, and take negative numbers and truth
-/// values.
+/// Returns the integers of a list, checked: nlohmann::json would round fractions, and accept negative numbers and
+/// booleans.
 /// @throws nlohmann::json::exception
 std::vector<Index> whole_numbers(const nlohmann::json& list) {
   for (const nlohmann::json& number : list.get_ref<const nlohmann::json::array_t&>())
@@ -75,7 +75,7 @@ void save_safetensors(const std::filesystem::path& file, const std::vector<Param
   std::size_t end = 0;
   for (const Parameter<T>& p : parameters) {
     if (!std::all_of(p.values.begin(), p.values.end(), [](T x) { return std::isfinite(x); }))
-      throw FileError(file.string() + ": is not written, since " + p.name + " has a number that is not finite");
+      throw FileError(file.string() + ": is not written, because " + p.name + " has a value that is not finite");
     const std::size_t begin = end;
     end += p.values.size_bytes();
     header[p.name] = {
@@ -87,11 +87,11 @@ void save_safetensors(const std::filesystem::path& file, const std::vector<Param
   } catch (const nlohmann::json::exception&) {
     throw FileError(file.string() + ": cannot be written: names and metadata must be UTF-8");
   }
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // numbers begin at a multiple of 8 bytes
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // values begin at a multiple of 8 bytes
   const std::uint64_t length = text.size();
   if (length > kMostHeader)
-    throw FileError(file.string() + ": is not written, since its header would have " + std::to_string(length) +
-                    " bytes, more than the " + std::to_string(kMostHeader) + " that are read");
+    throw FileError(file.string() + ": is not written, because its header would have " + std::to_string(length) +
+                    " bytes, more than the " + std::to_string(kMostHeader) + " that can be read");
 
   NewFile out(file);
   out.write(&length, sizeof length);
@@ -103,21 +103,21 @@ void save_safetensors(const std::filesystem::path& file, const std::vector<Param
 SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error))
-    fail(error ? "cannot be opened: " + error.message() : "is no file");
+    fail(error ? "cannot be opened: " + error.message() : "is not a file");
   std::ifstream in(file, std::ios::binary);
   const std::uintmax_t size = std::filesystem::file_size(file, error);
   if (!in || error) fail("cannot be opened");
   std::uint64_t length = 0;
   in.read(reinterpret_cast<char*>(&length), sizeof length);
-  if (!in || length > kMostHeader || length + sizeof length > size) fail("is no safetensors file, or is cut short");
+  if (!in || length > kMostHeader || length + sizeof length > size) fail("is not a safetensors file, or is truncated");
   std::string text(length, ' ');
   in.read(text.data(), static_cast<std::streamsize>(length));
   const nlohmann::json header = parsed(text);
-  if (!in || !header.is_object()) fail("its header is not JSON, or has a name twice");
+  if (!in || !header.is_object()) fail("its header is not JSON, or repeats a name");
 
   first_ = sizeof length + length;
   const std::size_t bytes = size - first_;
-  std::map<std::size_t, std::size_t> parts;  // ends by beginnings: together they must be the file
+  std::map<std::size_t, std::size_t> parts;  // ends by beginnings; together they must cover the file
   try {
     for (const auto& [name, value] : header.items()) {
       if (name == "__metadata__") {
@@ -128,7 +128,7 @@ SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
       if (dtype != "F32" && dtype != "F64")
         fail(shown(name) + " holds " + shown(dtype) + ", which is neither F32 nor F64");
       const std::vector<Index> offsets = whole_numbers(value.at("data_offsets"));
-      if (offsets.size() != 2) fail(shown(name) + " has no beginning and end");
+      if (offsets.size() != 2) fail(shown(name) + " does not have two offsets");
       Entry entry{dtype == "F64", whole_numbers(value.at("shape")), static_cast<std::size_t>(offsets[0]),
                   static_cast<std::size_t>(offsets[1])};
       const bool empty = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
@@ -138,17 +138,17 @@ SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
         count *= static_cast<std::size_t>(n);
       }
       if (entry.begin > entry.end || entry.end > bytes || entry.end - entry.begin != count)
-        fail(shown(name) + " of shape " + text_of(entry.shape) + " does not fit its place in the file");
+        fail(shown(name) + " of shape " + text_of(entry.shape) + " does not fit its offsets in the file");
       if (count > 0 && !parts.emplace(entry.begin, entry.end).second)
-        fail(shown(name) + " lies where something else does");
+        fail(shown(name) + " has the same offsets as another tensor");
       entries_.emplace(name, std::move(entry));
     }
   } catch (const nlohmann::json::exception&) {
-    fail("its header does not say what each tensor is");
+    fail("its header does not describe each tensor");
   }
   std::size_t end = 0;
   for (const auto& [begin, next] : parts) {
-    if (begin != end) fail("its tensors overlap, or there are gaps between them");
+    if (begin != end) fail("its tensors overlap, or have gaps between them");
     end = next;
   }
   if (end != bytes) fail("has bytes that belong to no tensor");
@@ -158,7 +158,7 @@ void SafeTensors::fail(const std::string& what) const { throw FileError(file_.st
 
 const std::string& SafeTensors::text(const std::string& key) const {
   const auto found = metadata_.find(key);
-  if (found == metadata_.end()) fail("does not say its \"" + key + "\"");
+  if (found == metadata_.end()) fail("has no metadata entry \"" + key + "\"");
   return found->second;
 }
 
@@ -174,7 +174,7 @@ Index SafeTensors::number(const std::string& key, Index lowest, Index highest) c
 
 template <class Stored, class T>
 void SafeTensors::read(std::istream& in, const Parameter<T>& p, const Entry& entry) const {
-  constexpr std::size_t kNumbers = 16384;  // at a time
+  constexpr std::size_t kNumbers = 16384;  // per read
   std::vector<Stored> numbers(std::min(kNumbers, p.values.size()));
   in.seekg(static_cast<std::streamoff>(first_ + entry.begin));
   for (std::size_t i = 0; i < p.values.size(); i += numbers.size()) {
@@ -183,7 +183,7 @@ void SafeTensors::read(std::istream& in, const Parameter<T>& p, const Entry& ent
     if (!in) fail("cannot be read");
     for (std::size_t n = 0; n < numbers.size(); ++n) {
       p.values[i + n] = static_cast<T>(numbers[n]);
-      if (!std::isfinite(p.values[i + n])) fail(p.name + " has a number that is not finite");
+      if (!std::isfinite(p.values[i + n])) fail(p.name + " has a value that is not finite");
     }
   }
 }
@@ -199,8 +199,8 @@ void SafeTensors::load(const std::vector<Parameter<T>>& parameters) const {
     if (found == entries_.end()) fail(p.name + " is missing");
     const Entry& entry = found->second;
     if (entry.shape != p.shape)
-      fail(p.name + " has shape " + text_of(entry.shape) + ", the model needs " + text_of(p.shape));
-    if (product(entry.shape) != p.values.size()) fail(p.name + " has another size");
+      fail(p.name + " has shape " + text_of(entry.shape) + ", but the model needs " + text_of(p.shape));
+    if (product(entry.shape) != p.values.size()) fail(p.name + " has a different size");
     entry.is_double ? read<double>(in, p, entry) : read<float>(in, p, entry);
   }
   for (const auto& [name, entry] : entries_)

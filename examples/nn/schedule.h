@@ -1,4 +1,4 @@
-// How the learning rate changes.
+// The schedule of the learning rate.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace nn {
 
-/// The learning rate of a step: it rises linearly over `warm_up` steps, then falls as a cosine from `highest` to
-/// `lowest` at step `decay_steps`, and stays there (Loshchilov & Hutter 2017). Steps count from 0.
+/// Learning rate of a step: rises linearly over `warm_up` steps, then falls as a cosine from `highest` to `lowest` at
+/// step `decay_steps`, and stays there (Loshchilov & Hutter 2017). Steps count from 0.
 struct CosineSchedule {
   double highest = 1e-3, lowest = 1e-4;
   Index warm_up = 100, decay_steps = 1000;

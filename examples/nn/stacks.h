@@ -1,20 +1,20 @@
-// Layers one behind the other, and a norm at the end.
+// Stacks of layers, with a norm at the end.
 #pragma once
 
 #include "layers.h"
 
 namespace nn {
 
-/// nn.TransformerEncoder. With a causal mask it is the inside of a GPT.
+/// nn.TransformerEncoder. With a causal mask it is the body of a GPT.
 template <class T>
 class TransformerEncoder {
  public:
   TransformerEncoder(Index layers, const LayerConfig& config, Random& random);
 
-  /// `weights`: if given, receives those of each layer's heads.
+  /// Applies the layers; `weights`, if given, receives the weights of each layer's heads.
   States<T> operator()(States<T> x, const Mask& mask, std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// The caches of texts that were begun before, one for each layer.
+  /// Caches of the earlier tokens of sequences, one per layer.
   using Caches = std::vector<Cache<T>>;
   Caches make_caches(Index batch, Index capacity) const;
   States<T> next(States<T> x, Caches& caches) const;
@@ -40,11 +40,12 @@ class TransformerDecoder {
  public:
   TransformerDecoder(Index layers, const LayerConfig& config, Random& random);
 
-  /// `weights`: if given, receives those of each layer's attention to the memory.
+  /// Applies the layers; `weights`, if given, receives the weights of each layer's attention to the memory.
   States<T> operator()(States<T> x, const Mask& mask, const States<T>& memory, const Mask& memory_mask,
                        std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// For the next tokens: `caches` have the earlier ones, `memories` keys and values of the memory, one for each layer.
+  /// Keys and values, one cache per layer. For next(), `caches` hold those of earlier tokens, and `memories` those of
+  /// the memory.
   using Caches = std::vector<Cache<T>>;
   Caches make_caches(Index batch, Index capacity) const;
   Caches remember(const States<T>& memory) const;

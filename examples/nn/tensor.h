@@ -1,4 +1,4 @@
-// What layers take and return.
+// Inputs and outputs of layers.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ using attn::Index;
 template <class T>
 using States = attn::Tensor<T, 3>;
 
-/// The number of each token of each sequence: (batch, len).
+/// The id of each token of each sequence: (batch, len).
 using Tokens = attn::Tensor<std::int32_t, 2>;
 
 template <class T>
@@ -32,7 +32,7 @@ Eigen::Map<const RowMatrix<T>> rows_of(const States<T>& x) {
   return {x.data(), x.dim(0) * x.dim(1), x.dim(2)};
 }
 
-/// States of as many tokens as x has; the numbers are indeterminate.
+/// Returns uninitialised states for the tokens of x, with `features` features.
 template <class T>
 States<T> with_features(const States<T>& x, Index features) {
   return States<T>::uninitialized({x.dim(0), x.dim(1), features});

@@ -1,5 +1,5 @@
-// Threads for what lies between the attentions, too. Work is cut by its size alone, so that any number of threads gives
-// the same bits.
+// Threads for all layers, not only attention. Work is split by its size alone, so that results are bitwise independent
+// of the number of threads.
 #pragma once
 
 #include <functional>
@@ -8,21 +8,22 @@
 
 namespace nn {
 
-/// Sets how many threads all layers use from now on; at first it is all cores. Not to be called while a layer runs.
+/// Sets the number of threads that all layers use from now on; the default is all cores. Must not be called while a
+/// layer runs.
 void set_threads(int count);
 /// The same with any executor.
 void set_executor(const attn::Executor& executor);
 
-/// Keeps memory that is freed with the program from now on (glibc): each training step allocates what the last one
-/// freed. By default glibc returns large pieces to the system, which must clear them before it gives them out again;
-/// that took an eighth of a step's time.
+/// From now on, keeps freed memory until the program ends (glibc): each training step allocates what the last one
+/// freed. By default glibc returns large blocks to the system, which must clear them before they are used again; that
+/// took an eighth of a step's time.
 void keep_memory();
 
-/// What the layers pass to attn: the threads.
+/// Returns the options that the layers pass to attn: the threads.
 const attn::Options& options();
 
-/// Calls f(first, last) for blocks of `block` numbers out of 0 … count - 1, on as many threads as pay for themselves
-/// where each number takes one thread about so many nanoseconds.
+/// Calls f(first, last) for blocks of `block` items out of 0 … count - 1, on as many threads as pay off if one item
+/// takes about `nanoseconds` nanoseconds on one thread.
 void for_blocks(attn::Index count, attn::Index block, double nanoseconds,
                 const std::function<void(attn::Index, attn::Index)>& f);
 

@@ -7,13 +7,13 @@
 namespace nn {
 
 struct TransformerConfig {
-  Index source_tokens = 0, target_tokens = 0;  ///< different ones
+  Index source_tokens = 0, target_tokens = 0;  ///< vocabulary sizes
   Index encoder_layers = 2, decoder_layers = 2;
   LayerConfig layer;
 };
 
-/// Predicts each next token of targets, given their sources. Positions are sines and cosines; the output layer is the
-/// table of the target tokens' vectors.
+/// Predicts the next token after each token of a target, given its source. Positions are sines and cosines; the output
+/// layer is the table of target token vectors.
 template <class T>
 class Transformer {
  public:
@@ -21,14 +21,14 @@ class Transformer {
 
   const TransformerConfig& config() const { return config_; }
 
-  /// The logits (batch, len, target_tokens) of what follows each token of the targets. `lengths` are those of the
-  /// sources. Targets are padded at their ends, where logits mean nothing. `weights`: if given, receives those of each
-  /// decoder layer's attention to the source.
+  /// Returns the logits (batch, len, target_tokens) of the token after each token of the targets. `lengths` are those
+  /// of the sources. Targets are padded at their ends, where logits are meaningless. `weights`, if given, receives the
+  /// weights of each decoder layer's attention to the source.
   States<T> operator()(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets,
                        std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// What generation keeps: of the sources once, of the targets so far. See generation.cpp. The
-  /// sequences of `targets` may be reordered. Each source may have several targets, which lie one behind the other: the
+  /// State of a generation: the sources' keys and values, computed once, and those of the targets so far. See
+  /// generation.cpp. The sequences of `targets` may be reordered. Each source may have several consecutive targets: the
   /// beams of a search.
   struct Caches {
     typename TransformerDecoder<T>::Caches sources, targets;
@@ -50,7 +50,7 @@ class Transformer {
 
  private:
   TransformerConfig config_;
-  Random random_;  // of the initial numbers
+  Random random_;  // draws the initial values
   Embedding<T> source_tokens_, target_tokens_;
   Dropout<T> source_dropout_, target_dropout_;
   TransformerEncoder<T> encoder_;

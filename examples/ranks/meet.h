@@ -1,4 +1,4 @@
-// Ranks that wait for each other and leave their cores to those that work.
+// A barrier that sleeps, so that waiting ranks leave their cores to working ones.
 #pragma once
 
 #include <mpi.h>
@@ -8,7 +8,7 @@
 
 namespace ranks {
 
-/// Waits, asleep, for all ranks of `comm` to come here. Returns false if some have not by the time `until`.
+/// Waits, asleep, until all ranks of `comm` have called it. Returns false if some have not done so by `until`.
 inline bool meet_asleep(MPI_Comm comm = MPI_COMM_WORLD,
                         std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max()) {
   MPI_Request request = MPI_REQUEST_NULL;

@@ -1,4 +1,4 @@
-// The processes that mpirun started, in programs that end together.
+// MPI programs whose processes end together.
 #pragma once
 
 #include <mpi.h>
@@ -16,7 +16,7 @@
 
 namespace ranks {
 
-/// MPI from its construction to the end of its life, or one process alone where mpirun did not start the program.
+/// Initialises MPI, and finalises it when destroyed. Without mpirun there is one rank.
 class World {
  public:
   World(int& argc, char**& argv) {
@@ -36,9 +36,9 @@ class World {
   int ranks() const { return ranks_; }
   bool is_first() const { return rank_ == 0; }
 
-  /// Runs a program, which returns its exit code. What all ranks throw becomes one line of rank 0, behind the program's
-  /// name, and the exit code 1. A rank that throws alone writes the line itself and ends all ranks, which would
-  /// otherwise wait for it.
+  /// Runs a program and returns its exit code. An exception that all ranks throw becomes one line from rank 0, after
+  /// the program's name, and exit code 1. A rank that throws alone writes the line itself and aborts all ranks, which
+  /// would otherwise wait for it.
   template <class F>
   int run(const char* name, const F& program) const {
     std::string error;
@@ -56,7 +56,7 @@ class World {
     return EXIT_FAILURE;
   }
 
-  /// The numbers of all ranks behind each other, on rank 0.
+  /// Returns the values of all ranks, concatenated, on rank 0.
   std::vector<double> gathered(const std::vector<double>& own) const {
     std::vector<double> all(is_first() ? own.size() * static_cast<std::size_t>(ranks_) : 0);
     const int count = static_cast<int>(own.size());
@@ -65,8 +65,8 @@ class World {
   }
 
  private:
-  /// Whether every rank fails. What is refused is refused by all of them at once, so three seconds are long. The
-  /// messages have a communicator of their own, because a rank that has not failed may be within any other call of MPI.
+  /// Whether every rank fails. Errors in the arguments occur on all ranks at once, so three seconds are ample. Uses a
+  /// separate communicator, because a rank that has not failed may be inside any other MPI call.
   bool all_come() const {
     return meet_asleep(for_failures_, std::chrono::steady_clock::now() + std::chrono::seconds(3));
   }

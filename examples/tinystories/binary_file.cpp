@@ -10,7 +10,7 @@
 namespace tinystories {
 
 static_assert(std::endian::native == std::endian::little && std::numeric_limits<float>::is_iec559 && sizeof(float) == 4,
-              "floats are copied as they lie in the file");
+              "floats are copied from the file without conversion");
 
 BinaryFile::BinaryFile(const std::filesystem::path& path) : name_(path.string()) {
   std::error_code error;

@@ -1,4 +1,4 @@
-// Files of little-endian numbers that are not trusted.
+// Reading untrusted files of little-endian numbers.
 #pragma once
 
 #include <cstdint>
@@ -18,31 +18,31 @@ class FileError : public std::runtime_error {
       : std::runtime_error(file + ": " + what_is_wrong) {}
 };
 
-/// Hands out a file from front to back, and knows how many bytes are left: no size that the file claims is believed
-/// before it has been compared with what the file can still hold. `what` names what is being read, for messages.
+/// Reads a file from front to back and tracks how many bytes are left, so that every size that the file claims is
+/// checked against its actual length first. `what` names the item being read, for messages.
 class BinaryFile {
  public:
-  /// @throws FileError if it is missing, no regular file, empty, or cannot be opened.
+  /// Opens a file. @throws FileError if it is missing, not a regular file, empty, or cannot be opened.
   explicit BinaryFile(const std::filesystem::path& path);
 
-  /// As above, from bytes in memory; `name` is for messages.
+  /// Reads from bytes in memory; `name` is for messages.
   BinaryFile(const std::string& bytes, const std::string& name);
 
   const std::string& name() const { return name_; }
   std::uint64_t size() const { return size_; }
   std::uint64_t left() const { return size_ - position_; }
 
-  /// @throws FileError if less is left than is asked for.
+  /// Reads one item. @throws FileError if fewer bytes are left than it needs.
   std::int32_t i32(const std::string& what);
   std::uint32_t u32(const std::string& what);
   float f32(const std::string& what);
   std::string bytes(std::uint32_t count, const std::string& what);
 
-  /// Fills `to`. @throws FileError also if one of the numbers is not finite: it would turn all text that it reaches
-  /// into noise, and no trained weight is.
+  /// Fills `to`. @throws FileError also if a value is not finite: trained weights always are, and a single one that is
+  /// not would turn the generated text into noise.
   void finite_floats(std::span<float> to, const std::string& what);
 
-  /// Passes over bytes that nobody needs.
+  /// Skips unused bytes.
   void skip(std::uint64_t count, const std::string& what);
 
   [[noreturn]] void fail(const std::string& what_is_wrong) const { throw FileError(name_, what_is_wrong); }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kHeaderBytes = 7 * sizeof(std::int32_t);
 
-/// More than any file has. Sizes stop here instead of wrapping around.
+/// Larger than any file. Products and sums of sizes saturate here instead of overflowing.
 constexpr std::uint64_t kTooMany = std::uint64_t{1} << 60;
 
 std::uint64_t product(std::initializer_list<Index> sizes) {
@@ -29,7 +29,7 @@ std::uint64_t sum(std::initializer_list<std::uint64_t> counts) {
   return result;
 }
 
-/// How many numbers each kind of weight has.
+/// Number of values of each kind of weight.
 struct Counts {
   std::uint64_t embedding, rms, square, narrow, widening, rms_final, tables;
 
@@ -49,7 +49,7 @@ struct Counts {
 };
 
 Index positive(BinaryFile& file, const std::string& name, std::int64_t value) {
-  if (value <= 0) file.fail(name + " is " + std::to_string(value) + ", it must be positive");
+  if (value <= 0) file.fail(name + " must be positive, but is " + std::to_string(value));
   return static_cast<Index>(value);
 }
 
@@ -68,14 +68,14 @@ Config read_header(BinaryFile& file) {
 
   const auto require_multiple = [&](const char* name, Index of, const char* divisor_name, Index divisor) {
     if (of % divisor != 0)
-      file.fail(std::string(name) + ' ' + std::to_string(of) + " is no multiple of " + divisor_name + ' ' +
+      file.fail(std::string(name) + ' ' + std::to_string(of) + " is not a multiple of " + divisor_name + ' ' +
                 std::to_string(divisor));
   };
   require_multiple("dim", c.dim, "n_heads", c.n_heads);
   require_multiple("n_heads", c.n_heads, "n_kv_heads", c.n_kv_heads);
   if (c.head_dim() % 2 != 0)
-    file.fail("dim " + std::to_string(c.dim) + " and n_heads " + std::to_string(c.n_heads) + " make heads of " +
-              std::to_string(c.head_dim()) + " features, which have no pairs to turn");
+    file.fail("dim " + std::to_string(c.dim) + " and n_heads " + std::to_string(c.n_heads) + " give heads of " +
+              std::to_string(c.head_dim()) + " features, which do not form pairs to rotate");
   return c;
 }
 
@@ -85,8 +85,8 @@ Checkpoint::Checkpoint(BinaryFile file) : config_(read_header(file)) {
   const Counts counts(config_);
   const std::uint64_t numbers = counts.total(config_.tied), bytes = kHeaderBytes + sizeof(float) * numbers;
   if (bytes != file.size())
-    file.fail((numbers == kTooMany ? "the header asks for more than " : "the header asks for ") +
-              std::to_string(bytes) + " bytes, the file has " + std::to_string(file.size()));
+    file.fail((numbers == kTooMany ? "the header needs more than " : "the header needs ") + std::to_string(bytes) +
+              " bytes, but the file has " + std::to_string(file.size()));
 
   const auto read = [&](std::vector<float>& weights, std::uint64_t count, const char* name) {
     weights.resize(count);

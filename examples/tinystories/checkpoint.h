@@ -1,4 +1,4 @@
-// Reads a checkpoint of llama2.c, version 0: the sizes of a network and its weights. The file is not trusted.
+// Reads a checkpoint of llama2.c, version 0: the sizes of a network and its weights. The file is untrusted.
 #pragma once
 
 #include <vector>
@@ -11,15 +11,15 @@ namespace tinystories {
 
 using Index = Eigen::Index;
 
-/// The sizes of a network, by the names that llama2.c has for them.
+/// The sizes of a network, under llama2.c's names.
 struct Config {
-  Index dim = 0;         // features of a token
+  Index dim = 0;         // features per token
   Index hidden_dim = 0;  // features inside the feed-forward network
   Index n_layers = 0;
   Index n_heads = 0;     // of queries
   Index n_kv_heads = 0;  // of keys and values; divides n_heads
   Index vocab_size = 0;
-  Index seq_len = 0;  // tokens in the longest text
+  Index seq_len = 0;  // longest sequence, in tokens
   bool tied = true;   // whether the classifier is the embedding
 
   Index head_dim() const { return dim / n_heads; }
@@ -40,19 +40,19 @@ struct LayerWeights {
 };
 
 /// A trained network. Layout of the file, little-endian: i32 dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size
-/// (negative if there is a classifier of its own), seq_len; then float32, each kind of weight for all layers before the
-/// next kind: embedding, rms_att, wq, wk, wv, wo, rms_ffn, w1, w2, w3, rms_final, tables of cos and sin (skipped: the
-/// library has its own), classifier.
+/// (negative if the classifier is stored separately), seq_len; then float32, each kind of weight for all layers before
+/// the next kind: embedding, rms_att, wq, wk, wv, wo, rms_ffn, w1, w2, w3, rms_final, tables of cos and sin (skipped:
+/// attn computes its own), classifier.
 class Checkpoint {
  public:
-  /// Takes the memory of the weights, and none before the file is known to hold them.
-  /// @throws FileError if the sizes make no sense, the file's size is not exactly what they ask for, or a weight is not
+  /// Reads the weights. Allocates memory for them only after checking that the file holds them.
+  /// @throws FileError if the sizes are not valid, the file's size is not exactly what they require, or a weight is not
   /// finite.
   explicit Checkpoint(BinaryFile file);
 
   const Config& config() const { return config_; }
 
-  /// Views live as long as this object.
+  /// Views are valid as long as this object.
   MatrixView embedding() const { return {embedding_.data(), config_.vocab_size, config_.dim}; }
   LayerWeights layer(Index layer) const;
   RowView rms_final() const { return {rms_final_.data(), config_.dim}; }

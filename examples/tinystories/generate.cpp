@@ -9,7 +9,7 @@ namespace tinystories {
 
 namespace {
 
-/// Feeds the tokens and returns the logits of what comes next.
+/// Feeds the tokens and returns the logits of the next one.
 Matrix feed(const Transformer& network, std::span<const Index> tokens, Context& context,
             const GenerateOptions& options) {
   const std::size_t chunk = options.token_by_token ? 1 : tokens.size();

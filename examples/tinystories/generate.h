@@ -1,4 +1,4 @@
-// Writes a text, token by token.
+// Generates text, token by token.
 #pragma once
 
 #include <functional>
@@ -11,26 +11,26 @@
 namespace tinystories {
 
 struct GenerateOptions {
-  Index steps = 0;              // tokens to feed, those of the prompt included
-  bool token_by_token = false;  // whether the prompt is fed so, not at once
+  Index steps = 0;              // tokens to feed, including the prompt
+  bool token_by_token = false;  // feed the prompt token by token, not at once
   attn::Options attention = {};
 };
 
-/// How a generation went.
+/// Statistics of a generation.
 struct Figures {
-  Index prompt_tokens = 0;            // BOS included
-  Index new_tokens = 0;               // chosen, without the BOS that ends the text
-  double seconds_to_first_token = 0;  // prompt and choice of the first new token
+  Index prompt_tokens = 0;            // including BOS
+  Index new_tokens = 0;               // without the BOS that ends the text
+  double seconds_to_first_token = 0;  // processing the prompt and choosing the first new token
   double seconds_after_it = 0;
 };
 
-/// Receives the text as it comes, the prompt first, in one call for each token.
+/// Receives the text as it is generated, the prompt first, in one call per token.
 using Write = std::function<void(std::string_view)>;
 
-/// Continues the prompt, an encoded text, until BOS is chosen or all steps are done. The last token that is chosen is
-/// written, not fed.
-/// @param context  empty, with room for all steps.
-/// @throws std::invalid_argument if there are more tokens in the prompt than steps.
+/// Continues the prompt, an encoded text, until BOS is chosen or the steps are used up. The last token that is chosen
+/// is written, but not fed.
+/// @param context  empty, with capacity for all steps.
+/// @throws std::invalid_argument if the prompt has more tokens than there are steps.
 Figures generate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
                  Context& context, const GenerateOptions& options, const Write& write);
 

@@ -6,7 +6,7 @@ namespace tinystories {
 
 namespace {
 
-/// The rotary embedding of all networks of llama2.c.
+/// The rotary embedding that all networks of llama2.c use.
 attn::Rope rope_of(const Config& config) {
   return attn::Rope({.head_dim = config.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
 }

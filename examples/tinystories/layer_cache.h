@@ -1,4 +1,4 @@
-// The keys and values that one layer has of a text.
+// The cached keys and values of one layer.
 #pragma once
 
 #include <variant>
@@ -11,12 +11,13 @@
 namespace tinystories {
 
 struct CacheOptions {
-  bool paged = false;    // whether in pages, not in one piece
+  bool paged = false;    // paged instead of contiguous
   Index capacity = 0;    // tokens
-  Index page_size = 64;  // tokens in a page
+  Index page_size = 64;  // tokens per page
 };
 
-/// A cache of the library, of either kind. It turns keys by their positions as they come, and queries as they are read.
+/// A cache of attn, contiguous or paged. It rotates keys by their positions when they are appended, and queries when
+/// they attend.
 class LayerCache {
  public:
   using View = attn::TensorView<const float, 4>;
@@ -25,17 +26,17 @@ class LayerCache {
 
   Index length() const;
 
-  /// Keys and values of the next n tokens, (1, n_kv_heads, n, head_dim), which must have room.
+  /// Appends keys and values of the next n tokens, (1, n_kv_heads, n, head_dim), which must fit in the capacity.
   void append(const View& keys, const View& values);
 
-  /// Causal attention of the last n tokens: queries and `out` are (1, n_heads, n, head_dim).
+  /// Computes causal attention of the last n tokens: queries and `out` are (1, n_heads, n, head_dim).
   void attend(const attn::TensorView<float, 4>& out, const View& queries, const attn::Options& options) const;
 
  private:
   struct Pages {
     Pages(const Config& config, const CacheOptions& options);
     attn::PagedKvCache<float> cache;
-    Index text;  // the one sequence in it
+    Index text;  // the only sequence of the cache
   };
   using Store = std::variant<attn::KvCache<float>, Pages>;
 

@@ -1,4 +1,4 @@
-# The parts of tinystories but its main(), as a library that the tests link as well.
+# tinystories without its main(), as a library that the tests link too.
 include_guard(GLOBAL)
 
 add_library(
@@ -17,6 +17,6 @@ if(TARGET attn_test_loops)  # compiled already
   target_link_libraries(attn_tinystories PUBLIC attn_test_loops)
 endif()
 set_target_properties(attn_tinystories PROPERTIES CXX_EXTENSIONS OFF)
-if(COMMAND attn_nn_precompiled)  # with the same flags
+if(COMMAND attn_nn_precompiled)  # which has the same flags
   attn_nn_precompiled(attn_tinystories)
 endif()

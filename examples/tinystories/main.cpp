@@ -24,7 +24,7 @@ using training::whole_number;
 
 constexpr char kDefaultModel[] = TINYSTORIES_MODEL_DIR "/stories260K.bin";
 
-/// What the user asked for.
+/// The parsed command line.
 struct Request {
   std::string model = kDefaultModel;
   std::string tokenizer = TINYSTORIES_MODEL_DIR "/tok512.bin";
@@ -38,7 +38,8 @@ struct Request {
   bool token_by_token = false;
 };
 
-/// A number of tokens that the user may have given. @throws FileError if it is more than the network can take.
+/// Returns the value of an option that counts tokens: the given one, else the smaller of `otherwise` and the network's
+/// seq_len. @throws FileError if it exceeds the network's seq_len.
 Index at_most_seq_len(const Request& request, const Config& config, const std::string& option,
                       const std::optional<Index>& given, Index otherwise) {
   if (given && *given > config.seq_len)
@@ -67,9 +68,10 @@ void write(std::string_view text) {
   if (!(std::cout << text << std::flush)) throw std::runtime_error("standard output cannot be written");
 }
 
-/// Prints the figures, and `seed` for those who want the same text again; none if it was given, or played no part.
+/// Prints the statistics, and `seed` so that the text can be reproduced; no seed if the user gave it or it had no
+/// effect.
 void print(const Figures& figures, std::optional<std::uint64_t> seed) {
-  std::cerr << '\n'  // behind the text, which may end anywhere in a line
+  std::cerr << '\n'  // the text may end anywhere in a line
             << "prompt tokens        " << figures.prompt_tokens << '\n'
             << "new tokens           " << figures.new_tokens << '\n'
             << std::fixed << std::setprecision(2);
@@ -88,7 +90,7 @@ void run(const Request& request) {
 
   if (request.model == kDefaultModel && !std::filesystem::exists(request.model))
     throw FileError(request.model,
-                    "there is no such file. examples/README.md says where to get it; or name MODEL and TOKENIZER");
+                    "there is no such file; examples/README.md says where to get it, or pass MODEL and TOKENIZER");
   const Transformer network{Checkpoint(BinaryFile(std::filesystem::path(request.model)))};
   const Config& config = network.config();
   const Tokenizer tokenizer(BinaryFile(std::filesystem::path(request.tokenizer)), config.vocab_size);
@@ -107,41 +109,42 @@ void run(const Request& request) {
 }
 
 void add_options(CLI::App& app, Request& request) {
-  constexpr std::uint64_t kMostTokens = std::numeric_limits<std::int32_t>::max();  // that a checkpoint can speak of
+  constexpr std::uint64_t kMostTokens = std::numeric_limits<std::int32_t>::max();  // the limit of a checkpoint
   auto* model = app.add_option("MODEL", request.model, "Checkpoint of llama2.c, version 0")->capture_default_str();
   model->needs(app.add_option("TOKENIZER", request.tokenizer, "Its tokenizer")->capture_default_str());
   app.add_option("-t,--temperature", request.sampler.temperature,
-                 "How much is left to chance: 0 takes the likeliest token, 1 draws from the network's probabilities")
+                 "Sampling temperature: 0 takes the likeliest token, 1 samples from the network's probabilities")
       ->option_text("NUMBER [1]");
   app.add_option("-p,--top-p", request.sampler.top_p,
-                 "Draw from the likeliest tokens that have so much probability together; 0 or 1: from all")
+                 "Sample from the likeliest tokens that together have this probability; 0 or 1: from all")
       ->option_text("NUMBER [0.9]");
-  app.add_option("-s,--seed", request.seed, "Seed of the draws; default from the clock, and printed")
+  app.add_option("-s,--seed", request.seed, "Seed of the sampling; by default from the clock, and printed")
       ->check(whole_number(0))
       ->option_text("NUMBER");
   app.add_option("-i,--prompt", request.prompt, "The text to continue")->option_text("TEXT");
   app.add_option("-n,--steps", request.steps,
-                 "Tokens to feed, the prompt's included; 0: as many as the network takes; default 256, or as many")
+                 "Tokens to process, including the prompt; 0: the network's maximum; by default 256, or the network's "
+                 "maximum if that is less")
       ->check(whole_number(0, kMostTokens))
       ->option_text("NUMBER");
-  app.add_option("--cache", request.cache, "Where keys and values are kept: contiguous (default) or paged")
+  app.add_option("--cache", request.cache, "Cache for keys and values: contiguous (default) or paged")
       ->check(CLI::IsMember({"contiguous", "paged"}))
       ->option_text("contiguous|paged");
-  app.add_option("--page-size", request.page_size, "Tokens in a page of the paged cache")
+  app.add_option("--page-size", request.page_size, "Tokens per page of the paged cache")
       ->check(whole_number(1, kMostTokens))
       ->option_text("NUMBER [64]");
-  app.add_option("--threads", request.threads, "Threads of the attention; default as many as are worth it")
+  app.add_option("--threads", request.threads, "Threads for attention; by default as many as pay off")
       ->check(whole_number(1, 1024))
       ->option_text("NUMBER");
-  app.add_flag("--token-by-token", request.token_by_token, "Feed the prompt so, and not in one chunk");
+  app.add_flag("--token-by-token", request.token_by_token, "Process the prompt token by token instead of in one chunk");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Continues a text with a language model that llama2.c trained. The text goes to standard output as it comes, "
-      "figures to standard error.",
+      "Continues a text with a language model trained by llama2.c. The text goes to standard output as it is "
+      "generated, statistics to standard error.",
       "tinystories"};
   Request request;
   try {

@@ -11,17 +11,18 @@ namespace tinystories {
 namespace {
 
 struct Candidate {
-  double weight;  // its probability, but for a factor that all have
+  double weight;  // its probability, up to a common factor
   Index token;
 
-  /// Whether it is unlikelier than the other, or as likely and behind it. Two tokens are never equal, so that every
-  /// platform sorts alike.
+  /// Whether this candidate is less likely than the other, or equally likely with a larger id. No two tokens are equal,
+  /// so that every platform sorts alike.
   bool operator<(const Candidate& other) const {
     return weight != other.weight ? weight < other.weight : token > other.token;
   }
 };
 
-/// The first candidate with which the weights pass `limit`; rounding may leave the sum of all below it.
+/// Returns the first candidate at which the cumulative weight exceeds `limit`. Returns the last if rounding leaves the
+/// total below it.
 std::size_t where_sum_passes(std::span<const Candidate> candidates, double limit) {
   double sum = 0;
   for (std::size_t i = 0; i < candidates.size(); ++i)
@@ -46,16 +47,17 @@ template <class... Parts>
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options), engine_(options.seed) {
   if (!(options.temperature >= 0 && std::isfinite(options.temperature)))
-    refuse("the temperature is ", options.temperature, ", it must be 0 or more, and finite");
-  if (!(options.top_p >= 0 && options.top_p <= 1)) refuse("top-p is ", options.top_p, ", it must be in 0..1");
+    refuse("the temperature must be finite and at least 0, but is ", options.temperature);
+  if (!(options.top_p >= 0 && options.top_p <= 1)) refuse("top-p must be in 0..1, but is ", options.top_p);
 }
 
-/// A number in [0, 1). The standard's engines draw the same everywhere, its distributions do not.
+/// Returns a number in [0, 1). The standard's engines return the same numbers on every platform; its distributions do
+/// not.
 double Sampler::uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
 
 Index Sampler::operator()(std::span<const float> logits) {
   if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
-    throw std::runtime_error("the network overflows: its weights are not those of a trained one");
+    throw std::runtime_error("the network overflows: its weights are not those of a trained network");
   const auto best = std::max_element(logits.begin(), logits.end());
   if (options_.temperature == 0) return best - logits.begin();
 

@@ -9,7 +9,7 @@ namespace tinystories {
 
 namespace {
 
-constexpr std::uint64_t kTokenBytes = 8;  // of a token without its piece: score and length
+constexpr std::uint64_t kTokenBytes = 8;  // per token, besides its piece: score and length
 
 std::string byte_name(Index byte) {
   char text[8];
@@ -17,8 +17,8 @@ std::string byte_name(Index byte) {
   return text;
 }
 
-/// How many bytes the code point at the start of `text` has; for what is no UTF-8, some number. Only a vocabulary can
-/// tell.
+/// Returns the number of bytes of the code point at the start of `text`. For invalid UTF-8 any length will do: the
+/// bytes are encoded one by one.
 std::size_t code_point_length(std::string_view text) {
   constexpr std::size_t kLongest = 4;
   std::size_t length = 1;
@@ -27,20 +27,21 @@ std::size_t code_point_length(std::string_view text) {
   return length;
 }
 
-/// Two neighbours that are a token together. They stand in the queue until it is their turn, changed or not.
+/// Two neighbouring symbols that can be merged into a token. Entries whose symbols have changed since stay in the queue
+/// and are skipped when they reach its front.
 struct Merge {
   float score;
-  std::size_t left, right;  // symbols
+  std::size_t left, right;  // indices of symbols
   Index left_token, right_token;
-  Index token;  // that they are
+  Index token;  // the merged token
 
-  /// The better score comes first; of equal ones, what is further left.
+  /// Higher scores come first; of equal scores, the leftmost pair.
   bool operator<(const Merge& other) const { return score != other.score ? score < other.score : left > other.left; }
 };
 
-/// A token of the text so far. Symbols are linked, so that merging two moves no other.
+/// A token of the text being merged. Symbols form a linked list, so that a merge moves no other symbol.
 struct Symbol {
-  Index token;  // kGone once it has been merged into its left neighbour
+  Index token;  // kGone after merging into its left neighbour
   std::size_t previous, next;
 };
 constexpr Index kGone = -1;
@@ -54,10 +55,10 @@ Tokenizer::Tokenizer(BinaryFile file, Index vocab_size) {
   };
   const std::uint32_t longest = file.u32("the length of the longest token");
   if (vocab_size < kFirstPiece)
-    file.fail("the network knows " + std::to_string(vocab_size) + " tokens, " + std::to_string(kFirstPiece) +
+    file.fail("the network has " + std::to_string(vocab_size) + " tokens, but " + std::to_string(kFirstPiece) +
               " are needed for the bytes alone");
   if (file.left() / kTokenBytes < static_cast<std::uint64_t>(vocab_size))
-    file.fail("truncated: the network knows " + std::to_string(vocab_size) + " tokens, which do not fit in " +
+    file.fail("truncated: the network has " + std::to_string(vocab_size) + " tokens, which do not fit in " +
               std::to_string(file.size()) + " bytes");
   for (Index id = 0; id < vocab_size; ++id) {
     const std::string what = "token " + std::to_string(id) + " of " + std::to_string(vocab_size);
@@ -66,7 +67,7 @@ Tokenizer::Tokenizer(BinaryFile file, Index vocab_size) {
     if (std::isnan(score)) fail(id, "has a score that is not a number");
     if (length == 0) fail(id, "is empty");
     if (length > longest)
-      fail(id, "has " + std::to_string(length) + " bytes, the longest should have " + std::to_string(longest));
+      fail(id, "has " + std::to_string(length) + " bytes, but the file's maximum is " + std::to_string(longest));
     std::string piece = file.bytes(length, what);
     if (id >= kFirstByte && id < kFirstPiece && piece != byte_name(id - kFirstByte))
       fail(id, "is not the byte " + byte_name(id - kFirstByte));
@@ -109,7 +110,7 @@ Tokens Tokenizer::merged(const Tokens& tokens) const {
   const auto propose = [&](std::size_t left, std::size_t right) {
     if (left == kNone || right == kNone) return;
     const Index a = symbols[left].token, b = symbols[right].token;
-    if (a < kFirstPiece || b < kFirstPiece) return;  // BOS and bytes are no text that a piece could contain
+    if (a < kFirstPiece || b < kFirstPiece) return;  // pieces never contain BOS or single bytes
     const Index token = find(this->token(a).piece + this->token(b).piece);
     if (token >= 0) queue.push({this->token(token).score, left, right, a, b, token});
   };
@@ -135,7 +136,7 @@ Tokens Tokenizer::merged(const Tokens& tokens) const {
 
 std::string Tokenizer::decode(Index previous, Index token) const {
   if (token < 0 || token >= vocab_size())
-    throw std::out_of_range("there is no token " + std::to_string(token) + ", they are 0.." +
+    throw std::out_of_range("token " + std::to_string(token) + " is out of range 0.." +
                             std::to_string(vocab_size() - 1));
   const bool is_byte = token >= kFirstByte && token < kFirstPiece;
   std::string text = is_byte ? std::string(1, static_cast<char>(token - kFirstByte)) : this->token(token).piece;

@@ -16,7 +16,7 @@ Matrix Transformer::forward(std::span<const Index> tokens, Context& context, con
   const Index n = static_cast<Index>(tokens.size());
   if (n == 0 || n > context.capacity() - context.length())
     throw std::invalid_argument("forward: " + std::to_string(n) + " tokens after " + std::to_string(context.length()) +
-                                ", in a context of " + std::to_string(context.capacity()));
+                                " do not fit in a context of " + std::to_string(context.capacity()));
   Matrix x = embedded(tokens);
   for (Index l = 0; l < config().n_layers; ++l) {
     attend(x, l, context, options, observer);
@@ -59,7 +59,7 @@ Matrix Transformer::embedded(std::span<const Index> tokens) const {
   for (Index i = 0; i < x.rows(); ++i) {
     const Index token = tokens[static_cast<std::size_t>(i)];
     if (token < 0 || token >= embedding.rows())
-      throw std::out_of_range("there is no token " + std::to_string(token) + ", they are 0.." +
+      throw std::out_of_range("token " + std::to_string(token) + " is out of range 0.." +
                               std::to_string(embedding.rows() - 1));
     x.row(i) = embedding.row(token);
   }

@@ -1,4 +1,4 @@
-// The network: attention from attn, everything between from layers.h.
+// The network: attention from attn, the other layers from layers.h.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace tinystories {
 
-/// What the network remembers of one text: a cache for each layer.
+/// The state of one sequence: a cache per layer.
 class Context {
  public:
   Context(const Config& config, const CacheOptions& options);
@@ -25,12 +25,12 @@ class Context {
   std::vector<LayerCache> layers_;
 };
 
-/// The attention of one layer to the n tokens at `first`, first + 1, ..., for those who want to look inside.
+/// The attention of one layer to the n tokens at `first`, first + 1, ..., for observers.
 struct Attended {
   Index layer;
   Index first;
-  LayerCache::View q, k, v;  // (1, heads, n, head_dim), not yet turned by position
-  LayerCache::View out;      // as q
+  LayerCache::View q, k, v;  // (1, heads, n, head_dim), before rotation
+  LayerCache::View out;      // same shape as q
 };
 
 class Transformer {
@@ -41,17 +41,17 @@ class Transformer {
 
   const Config& config() const { return checkpoint_.config(); }
 
-  /// Feeds the next tokens of a text, a prompt at once or one at a time, and returns their final states, (n, dim).
-  /// @throws std::out_of_range for a token that is not in the vocabulary, std::invalid_argument if there are none, or
-  /// more than the context has room for; nothing is fed then.
+  /// Feeds the next tokens of a sequence, a prompt at once or one at a time, and returns their final states, (n, dim).
+  /// @throws std::out_of_range for a token that is not in the vocabulary, std::invalid_argument if there are no tokens
+  /// or they do not fit in the context; nothing is fed then.
   Matrix forward(std::span<const Index> tokens, Context& context, const attn::Options& options = {},
                  const Observer& observer = {}) const;
 
-  /// The logits of what comes after each state, (n, vocab_size).
+  /// Returns the logits of the token after each state, (n, vocab_size).
   Matrix logits(const Eigen::Ref<const Matrix>& states) const;
 
  private:
-  /// Adds to each row of `x` what it gets from those before it.
+  /// Adds to each row of `x` its attention to the tokens up to it.
   void attend(Matrix& x, Index layer, Context& context, const attn::Options& options, const Observer& observer) const;
 
   Matrix embedded(std::span<const Index> tokens) const;

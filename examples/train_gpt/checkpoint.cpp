@@ -13,9 +13,9 @@ namespace train_gpt {
 namespace {
 
 constexpr const char* kVersion = "1";
-constexpr const char* kSample = "sample.";  // before the number of steps
+constexpr const char* kSample = "sample.";  // prefix of the number of steps
 
-/// All options but the number of tokens, which the characters say.
+/// Visits all options except the number of tokens, which follows from the characters.
 template <class O, class F>
 void for_each_option(O& o, const F& f) {
   f("layers", o.model.layers);
@@ -37,7 +37,7 @@ void for_each_option(O& o, const F& f) {
   f("seed", o.seed);
 }
 
-/// A number as text, in as few digits as give the same number back.
+/// Returns a number as text, in the fewest digits that convert back to the same number.
 template <class T>
 std::string text_of(T number) {
   std::array<char, 32> digits;
@@ -46,7 +46,7 @@ std::string text_of(T number) {
 }
 std::string text_of(bool value) { return value ? "1" : "0"; }
 
-/// The losses as parameters, so that they lie in the file as numbers.
+/// The losses as parameters, so that the file stores them in binary.
 struct Losses {
   std::vector<float> training, validation_steps, validation;
 
@@ -73,9 +73,10 @@ class Reader {
  public:
   explicit Reader(const std::filesystem::path& file) : path_(file), file_(file) {
     if (!file_.metadata().contains("format") || file_.text("format") != kCheckpointFormat)
-      fail("is no checkpoint of train_gpt");
+      fail("is not a checkpoint of train_gpt");
     if (file_.text("version") != kVersion)
-      fail("has version " + nn::in_quotes(file_.text("version")) + " of the format, this program reads " + kVersion);
+      fail("has version " + nn::in_quotes(file_.text("version")) + " of the format, but this program reads " +
+           kVersion);
   }
 
   State read() const {
@@ -107,7 +108,7 @@ class Reader {
     const char* last = digits.data() + digits.size();
     const auto [end, error] = std::from_chars(digits.data(), last, value);
     if (error != std::errc() || end != last)
-      fail("\"" + key + "\" is " + nn::in_quotes(digits) + ", which is no such number");
+      fail("\"" + key + "\" is " + nn::in_quotes(digits) + ", which is not a valid number");
   }
   void number(const std::string& key, bool& value) const { value = file_.number(key, 0, 1) == 1; }
 
@@ -125,23 +126,24 @@ class Reader {
   Vocabulary vocabulary() const {
     try {
       Vocabulary vocabulary(file_.text("characters"));
-      if (vocabulary.size() == 0) fail("its \"characters\" are none");
+      if (vocabulary.size() == 0) fail("its \"characters\" are empty");
       return vocabulary;
     } catch (const std::invalid_argument& error) {
       fail(std::string("its \"characters\": ") + error.what());
     }
   }
 
-  /// Checks, before memory is taken for a model, that its numbers are in the file, three times with AdamW's moments.
+  /// Checks, before allocating a model, that the file is large enough for its values and AdamW's moments, three values
+  /// per parameter.
   void require_room(const nn::GptConfig& model, Index step) const {
     const auto size = static_cast<double>(std::filesystem::file_size(path_));
     const double numbers = numbers_of(model);
-    if (3 * sizeof(float) * numbers > size) fail("is too small for the model that it speaks of");
+    if (3 * sizeof(float) * numbers > size) fail("is too small for the model that it describes");
     if (sizeof(float) * static_cast<double>(step) > size)
       fail("is too small for the losses of " + std::to_string(step) + " steps");
     try {
       training::require_memory(kBytesEach * numbers);
-    } catch (const std::invalid_argument& error) {  // a file may have more zeros than there is room on the disk
+    } catch (const std::invalid_argument& error) {  // a sparse file may be larger than the disk
       fail(error.what());
     }
   }
@@ -155,12 +157,12 @@ class Reader {
     for (const nn::Parameter<float>& p : tensors)
       if (p.name.starts_with("v."))
         for (const float v : p.values)
-          if (v < 0) fail(p.name + " has a negative number, and it is a mean of squares");
+          if (v < 0) fail(p.name + " has a negative value, but is a mean of squares");
     state.losses = losses.training;
     for (std::size_t i = 0; i < validations; ++i) {
       const float step = losses.validation_steps[i];
       if (!(step >= 0 && step <= static_cast<float>(state.step)))
-        fail("a validation loss is not of a step that was done");
+        fail("a validation loss belongs to a step that was not run");
       state.validation[static_cast<Index>(step)] = losses.validation[i];
     }
   }
@@ -172,7 +174,7 @@ class Reader {
         Index step = 0;
         const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
         if (error != std::errc() || end != digits.data() + digits.size() || step < 0 || step > state.step)
-          fail(nn::in_quotes(key) + " is not of a step that was done");
+          fail(nn::in_quotes(key) + " belongs to a step that was not run");
         state.samples[step] = text;
       }
   }

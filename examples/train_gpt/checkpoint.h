@@ -1,4 +1,4 @@
-// A training run as a file, from which it goes on as if it had never stopped; also what generation reads.
+// Checkpoints: files from which a training run resumes with the same results, and which text generation reads.
 #pragma once
 
 #include <filesystem>
@@ -7,16 +7,15 @@
 
 namespace train_gpt {
 
-/// The text "format" of a checkpoint's metadata.
+/// The entry "format" of a checkpoint's metadata.
 inline constexpr const char* kCheckpointFormat = "train_gpt";
 
-/// Saves a run as one file of safetensors: the model's parameters under their names, AdamW's moments with "m." and "v."
-/// before these, and the losses. Everything else is text of its metadata. The same state makes the same bytes.
+/// Saves a run as one safetensors file: the model's parameters under their names, AdamW's moments with the prefixes
+/// "m." and "v.", and the losses. The metadata holds everything else. Equal states give equal bytes.
 /// @throws nn::FileError
 void save(const std::filesystem::path& file, State& state);
 
-/// Loads a run from a file that is not trusted: all sizes are checked against the file's own before memory is taken for
-/// a model.
+/// Loads a run from an untrusted file: all sizes are checked against that of the file before a model is allocated.
 /// @throws nn::FileError
 State load(const std::filesystem::path& file);
 

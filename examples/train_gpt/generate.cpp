@@ -10,12 +10,12 @@ namespace train_gpt {
 
 namespace {
 
-/// Feeds a text to the model piece by piece.
+/// Feeds text to the model incrementally.
 class Context {
  public:
   explicit Context(const nn::Gpt<float>& model) : model_(model), caches_(model.make_caches(1)) {}
 
-  /// The logits of what follows all tokens, of which the last `fresh` have not been fed yet.
+  /// Returns the logits of the token after `all`, of which the last `fresh` have not been fed yet.
   std::vector<float> logits(std::span<const std::int32_t> all, Index fresh) {
     const Index most = model_.config().context;
     if (caches_.front().length(0) + fresh > most) {
@@ -57,7 +57,7 @@ std::int32_t draw(std::span<const float> logits, const Sampling& sampling, nn::R
 std::string continue_text(const nn::Gpt<float>& model, const Vocabulary& vocabulary, std::string_view prompt,
                           Index length, const Sampling& sampling, const std::function<void(std::string_view)>& write) {
   std::vector<std::int32_t> tokens = vocabulary.encode(prompt);
-  if (tokens.empty()) tokens = {vocabulary.contains("\n") ? vocabulary.encode("\n").front() : 0};  // as after a line
+  if (tokens.empty()) tokens = {vocabulary.contains("\n") ? vocabulary.encode("\n").front() : 0};  // start of a line
   nn::Random random(sampling.seed);
   Context context(model);
   std::string text;

@@ -1,4 +1,4 @@
-# The parts of train_gpt but its main(), as a library that the test links as well.
+# train_gpt without its main(), as a library that the tests link too.
 include_guard(GLOBAL)
 
 include(${CMAKE_CURRENT_LIST_DIR}/../nn/library.cmake)
@@ -20,7 +20,7 @@ set_target_properties(attn_train_gpt PROPERTIES CXX_EXTENSIONS OFF)
 attn_nn_precompiled(attn_train_gpt)
 attn_embed(attn_train_gpt kOwnText ${CMAKE_CURRENT_LIST_DIR}/own_text.txt)
 
-# What joins several processes, apart: nothing else has to do with MPI.
+# Communication between processes is a separate library: nothing else depends on MPI.
 if(NOT CMAKE_CROSSCOMPILING)
   include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/attnMpi.cmake)
 endif()

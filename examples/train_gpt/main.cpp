@@ -1,4 +1,4 @@
-// train_gpt: a GPT that learns to write from any text, character by character.
+// train_gpt: trains a GPT on any text, character by character, and generates text with it.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -19,8 +19,8 @@ namespace {
 
 using namespace train_gpt;
 
-/// Writes text to standard output. A file gets each character as the model wrote it; a terminal would take some for
-/// commands.
+/// Writes text to standard output. A file gets the characters as generated; a terminal gets control characters
+/// replaced, because it would interpret them.
 void write(std::string_view text) {
   static const bool terminal = isatty(STDOUT_FILENO) == 1;
   if (!(std::cout << (terminal ? nn::as_text(text) : text) << std::flush))
@@ -45,13 +45,13 @@ void generate(const State& state, const Request& request) {
   write("\n");
 }
 
-/// The text that a new run begins with.
+/// Returns the file of the text that a new run trains on.
 std::filesystem::path data_of(const Request& request) {
   if (!request.data.empty() || request.preset != "shakespeare") return request.data;
   const std::filesystem::path file = TRAIN_GPT_DATA_DIR "/input.txt";
   if (!std::filesystem::exists(file))
     throw nn::FileError(file.string() +
-                        ": there is no such file; name the text with --data (examples/README.md says where to get it)");
+                        ": there is no such file; pass the text with --data (examples/README.md says where to get it)");
   return file;
 }
 
@@ -62,16 +62,16 @@ void write_results(State& state, const Text& text, const Request& request, const
     training::write_file(request.report, training::report_html(report(state, text, outcome)));
 }
 
-/// The text of a run that goes on: where it was, or where the user says that it is now.
+/// Returns the text of a resumed run: the file that the run began with, or the one that --data names.
 Text text_of(const State& state, const Request& request) {
   if (!request.data.empty()) return Text(request.data);
   std::error_code none;
   if (!state.text_file.empty() && !std::filesystem::exists(state.text_file, none))
-    throw nn::FileError(state.text_file + ": there is no such file, and the run learns from it; name it with --data");
+    throw nn::FileError(state.text_file + ": there is no such file, but the run trains on it; pass it with --data");
   return Text(state.text_file);
 }
 
-/// Says that a file is read, because a large text takes seconds.
+/// Announces that a large file is being read, which takes seconds.
 void announce(const std::filesystem::path& file) {
   std::error_code none;
   const auto bytes = file.empty() ? 0 : std::filesystem::file_size(file, none);
@@ -79,7 +79,7 @@ void announce(const std::filesystem::path& file) {
     std::cerr << "reading " << bytes / 1'000'000 << " MB of " << nn::as_line(file.string()) << '\n';
 }
 
-/// The state of a new run, or of the one that goes on, and its text.
+/// Returns the state of a new or resumed run, and its text.
 std::pair<State, Text> begin(const Request& request, const Ranks& ranks) {
   const auto announce_once = [&](const std::filesystem::path& file) {
     if (ranks.is_first()) announce(file);
@@ -97,7 +97,7 @@ std::pair<State, Text> begin(const Request& request, const Ranks& ranks) {
   return {std::move(state), std::move(text)};
 }
 
-/// Requires that the files may be written, and that none of them is what is read.
+/// Checks that the output files can be written and that none of them is an input file.
 void require_files(const Request& request) {
   const std::filesystem::path other = request.resume == request.run.save ? "" : request.resume;
   training::require_writable(
@@ -110,13 +110,14 @@ int train(const Request& request, Ranks& ranks) {
   if (ranks.is_first()) require_files(request);
   require_known(request.prompt, state.vocabulary);
   if (request.save_is_new && ranks.is_first())
-    std::cerr << "gpt.safetensors is there already: this run is kept in " << request.run.save.string() << '\n';
+    std::cerr << "gpt.safetensors already exists: this run is saved to " << request.run.save.string() << '\n';
   const Outcome outcome = run(state, text, request.run, ranks);
   if (!ranks.is_first()) return outcome.exit_code;
   write_results(state, text, request, outcome);
   if (outcome.interrupted) {
     std::cerr << "train_gpt: stopped after " << state.step << " of " << state.options.steps << " steps, "
-              << (request.run.save.empty() ? "nothing was saved" : "go on with --resume " + request.run.save.string())
+              << (request.run.save.empty() ? "nothing was saved"
+                                           : "continue with --resume " + request.run.save.string())
               << '\n';
     return outcome.exit_code;
   }

@@ -9,7 +9,7 @@ namespace train_gpt {
 
 namespace {
 
-/// How many numbers are added up at once: counts fit MPI's, and the memory is 16 MiB whatever the model's size.
+/// Number of elements that are summed at once: counts fit MPI's int, and memory is 16 MiB for any model.
 constexpr std::size_t kPiece = std::size_t{1} << 22;
 
 }  // namespace
@@ -24,10 +24,11 @@ void MpiRanks::add_up(std::span<float> numbers) {
     add_up_piece(numbers.subspan(begin, std::min(kPiece, numbers.size() - begin)));
 }
 
-/// This is not MPI_Allreduce: the standard (5.9.1) leaves the order of a sum to the implementation, which takes another
-/// tree for another size or another placing of ranks, and need not give all ranks the same bits, so models that should
-/// be one would drift apart. Here each rank gets one share of the numbers of all ranks, adds them in the order of
-/// ranks, and sends the sums back. As much travels as in the best reduction, twice the numbers of a rank.
+/// MPI_Allreduce is not used: the standard (5.9.1) leaves the order of a sum to the implementation, which may choose a
+/// different tree for a different size or placement of ranks, and need not give all ranks the same bits; the models of
+/// the ranks would drift apart. Here each rank receives one share of the elements from all ranks, sums them in the
+/// order of ranks, and sends the sums back. The traffic equals that of the best reduction, twice the elements of a
+/// rank.
 void MpiRanks::add_up_piece(std::span<float> piece) {
   const auto ranks = static_cast<std::size_t>(count_), mine = static_cast<std::size_t>(rank_);
   std::vector<int> counts(ranks), firsts(ranks), own_counts(ranks), own_firsts(ranks);

@@ -1,4 +1,4 @@
-// Ranks of MPI that train one model.
+// MPI ranks that train one model.
 #pragma once
 
 #include <mpi.h>
@@ -9,7 +9,7 @@
 
 namespace train_gpt {
 
-/// The ranks of a communicator, which must outlive it.
+/// The ranks of a communicator, which must outlive this object.
 class MpiRanks final : public Ranks {
  public:
   explicit MpiRanks(MPI_Comm comm);

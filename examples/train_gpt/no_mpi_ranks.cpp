@@ -1,4 +1,4 @@
-// In place of mpi_ranks.cpp where there is no MPI.
+// Replaces mpi_ranks.cpp in builds without MPI.
 #include <stdexcept>
 
 #include "program.h"

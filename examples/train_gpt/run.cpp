@@ -17,9 +17,9 @@ namespace train_gpt {
 
 namespace {
 
-constexpr Index kValidationBlocks = 100;  // while it learns
+constexpr Index kValidationBlocks = 100;  // during training
 constexpr Index kSampleLength = 200;
-constexpr std::size_t kMostSamples = 1000;  // that a run keeps: more than anybody steps through
+constexpr std::size_t kMostSamples = 1000;  // stored per run, more than a reader will step through
 
 std::string indented(const std::string& text) {
   std::string result = "  ";
@@ -36,12 +36,12 @@ void validate(State& state, const Text& text, training::Progress& progress) {
                training::fixed(static_cast<double>(loss), 3));
 }
 
-/// The state alone decides what is written, so that a run that was resumed keeps the same samples.
+/// Depends only on the state, so that a resumed run stores the same samples.
 void sample(State& state, training::Progress& progress) {
   std::string& text = state.samples[state.step];
   text = continue_text(state.model, state.vocabulary, "", kSampleLength, {.seed = state.options.seed});
   if (state.samples.size() > kMostSamples) {
-    bool drop = true;  // every second, but neither the first nor the last
+    bool drop = true;  // every second one, but neither the first nor the last
     std::erase_if(state.samples, [&](const auto&) { return drop = !drop; });
   }
   progress.say("step " + std::to_string(state.step) + " writes:\n" + indented(nn::as_text(text)));
@@ -57,7 +57,7 @@ Outcome run(State& state, const Text& text, const RunOptions& options) {
 Outcome run(State& state, const Text& text, const RunOptions& options, Ranks& ranks) {
   const Options& o = state.options;
   if (text.checksum() != state.text_checksum)
-    throw nn::FileError(text.name() + ": is not the text that the run began with");
+    throw nn::FileError(text.name() + ": is not the text that the run started with");
   text.require_blocks_of(o.model.context);
   require_texts_for(ranks, o);
 
@@ -68,12 +68,12 @@ Outcome run(State& state, const Text& text, const RunOptions& options, Ranks& ra
                               ranks.is_first() && training::standard_error_is_terminal());
   progress.say(text.name() + ": " + std::to_string(text.size()) + " characters, " +
                std::to_string(state.vocabulary.size()) +
-               " different ones. Model: " + std::to_string(nn::count_parameters<float>(state.model)) + " parameters.");
+               " distinct. Model: " + std::to_string(nn::count_parameters<float>(state.model)) + " parameters.");
   const Index last = options.stop_after ? std::min(o.steps, state.step + *options.stop_after) : o.steps;
   const auto save_if_wanted = [&] {
     if (ranks.is_first() && !options.save.empty()) save(options.save, state);
   };
-  // Ranks hear of an interrupt at different times, and must take the same steps.
+  // Ranks learn of an interrupt at different times, but must take the same steps.
   bool interrupted = false;
   while (!(interrupted = ranks.any(interrupt.requested())) && state.step < last) {
     const double loss = train_step(state, text, ranks);

@@ -1,4 +1,4 @@
-// A training run: its steps, and what it shows and saves on the way.
+// A training run: its steps, and the output and files that it produces.
 #pragma once
 
 #include <filesystem>
@@ -9,23 +9,24 @@
 
 namespace train_gpt {
 
-/// What does not change a run's numbers.
+/// Options that do not change a run's results.
 struct RunOptions {
-  std::filesystem::path save;            ///< empty: nowhere
-  std::optional<Index> stop_after = {};  ///< steps after which this run stops, although there are more
+  std::filesystem::path save;            ///< checkpoint file; empty: none
+  std::optional<Index> stop_after = {};  ///< stop after this many steps of this run, even if more are due
 };
 
 struct Outcome {
   bool interrupted = false;
-  int exit_code = 0;   ///< after an interrupt
-  Index steps = 0;     ///< of this run alone, without those before --resume; the time and the speed are theirs
-  double seconds = 0;  ///< with validation losses and samples
+  int exit_code = 0;  ///< after an interrupt
+  // The steps, seconds and rate are those of this run alone, without the steps before --resume.
+  Index steps = 0;
+  double seconds = 0;  ///< including validation losses and samples
   double tokens_per_second = 0;
-  double validation_loss = 0;  ///< over all of the validation text; not after an interrupt
+  double validation_loss = 0;  ///< over the whole validation text; not computed after an interrupt
 };
 
-/// Trains until the options' number of steps is done, or an interrupt asks for an end, and saves in either case. Of
-/// several ranks, the first alone shows, saves and validates; all must have the same state and text.
+/// Trains until all steps are done or an interrupt is requested, and saves in either case. With several ranks, only the
+/// first prints, saves and validates; all must have the same state and text.
 /// @throws nn::FileError if the text is not the one that the run began with, or the file cannot be written.
 Outcome run(State& state, const Text& text, const RunOptions& options, Ranks& ranks);
 Outcome run(State& state, const Text& text, const RunOptions& options);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMapLength = 32;  // characters; more would be too small to see
 
-/// A number with commas: 1,234,567.
+/// Returns a number with thousands separators: 1,234,567.
 std::string grouped(Index count) {
   const std::string digits = std::to_string(count);
   std::string result;
@@ -70,14 +70,13 @@ training::Report report(State& state, const Text& text, const Outcome& outcome) 
       {"model", std::to_string(o.model.layers) + " layers, " + std::to_string(o.model.heads) + " heads, " +
                     std::to_string(o.model.features) + " features"},
       {"context", grouped(o.model.context) + " characters"},
-      {"batch", grouped(o.batch) + " texts"},
-      {"text", grouped(text.size()) + " characters, " + std::to_string(state.vocabulary.size()) + " different ones"}};
+      {"batch", grouped(o.batch) + " sequences"},
+      {"text", grouped(text.size()) + " characters, " + std::to_string(state.vocabulary.size()) + " distinct"}};
   for (const auto& [step, sample] : state.samples) page.samples.push_back({step, sample});
   const auto held_back = text.validation();
-  page.maps.push_back(attention_of(state, "From the text that it did not learn", {held_back.begin(), held_back.end()}));
+  page.maps.push_back(attention_of(state, "From the validation text", {held_back.begin(), held_back.end()}));
   if (!state.samples.empty())
-    page.maps.push_back(
-        attention_of(state, "What it wrote itself", state.vocabulary.encode(state.samples.rbegin()->second)));
+    page.maps.push_back(attention_of(state, "Generated text", state.vocabulary.encode(state.samples.rbegin()->second)));
   return page;
 }
 

@@ -1,4 +1,4 @@
-// A training run as a page, and as a curve.
+// The report and the loss curve of a training run.
 #pragma once
 
 #include "report.h"
@@ -8,8 +8,8 @@ namespace train_gpt {
 
 training::LossCurve loss_curve(const State& state);
 
-/// Makes the page: losses, samples, figures, and where the model looks in a piece of the validation text and in one of
-/// its own.
+/// Builds the page: losses, samples, figures, and attention maps for a part of the validation text and for generated
+/// text.
 training::Report report(State& state, const Text& text, const Outcome& outcome);
 
 }  // namespace train_gpt

@@ -9,7 +9,7 @@
 
 namespace training {
 
-extern const std::string_view kOwnText;  // own_text.txt, which was written for this project
+extern const std::string_view kOwnText;  // own_text.txt, written for this project
 
 }  // namespace training
 
@@ -43,7 +43,7 @@ Text::Text(const std::filesystem::path& file)
 void Text::require_blocks_of(Index context) const {
   if (std::min(training().size(), validation().size()) > static_cast<std::size_t>(context)) return;
   throw nn::FileError(name_ + ": has " + std::to_string(size()) + " characters, of which a tenth is for validation; " +
-                      std::to_string(context) + " of context take at least " + std::to_string(10 * (context + 1)));
+                      std::to_string(context) + " of context need at least " + std::to_string(10 * (context + 1)));
 }
 
 Batch random_blocks(std::span<const std::int32_t> tokens, Index batch, Index context, nn::Random& random) {

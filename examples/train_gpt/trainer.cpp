@@ -25,14 +25,14 @@ nn::GptConfig model_config(const Options& options, const Vocabulary& vocabulary)
   return config;
 }
 
-/// A generator that has nothing in common with the one of the initial numbers.
+/// Returns a generator that is independent of the one that draws the initial parameters.
 nn::Random random_of_blocks(std::uint64_t seed) { return nn::Random(nn::Random(~seed).bits()); }
 
 nn::CosineSchedule schedule_of(const Options& o) {
   return {.highest = o.learning_rate, .lowest = o.learning_rate / 10, .warm_up = o.warm_up, .decay_steps = o.steps};
 }
 
-/// The gradients of the whole batch from those of the ranks' shares of it.
+/// Combines the ranks' gradients, weighted by their shares of the batch, into those of the whole batch.
 void add_up_gradients(const std::vector<nn::Parameter<float>>& parameters, float share, Ranks& ranks) {
   std::vector<float> all;
   for (const nn::Parameter<float>& p : parameters)
@@ -50,7 +50,8 @@ void add_up_gradients(const std::vector<nn::Parameter<float>>& parameters, float
 void require_texts_for(const Ranks& ranks, const Options& options) {
   if (options.batch < ranks.count())
     throw std::invalid_argument("--mpi: there are " + std::to_string(ranks.count()) + " ranks for the " +
-                                std::to_string(options.batch) + " texts of --batch, and each takes one at least");
+                                std::to_string(options.batch) +
+                                " sequences of --batch, but each rank needs at least one");
 }
 
 double numbers_of(const nn::GptConfig& m) {
@@ -84,7 +85,7 @@ double train_step(State& state, const Text& text, Ranks& ranks) {
   const Batch batch{nn::Tokens(all.inputs.slice(0, first, last)), nn::Tokens(all.targets.slice(0, first, last))};
   state.model.visit_dropouts([&](auto& dropout) { dropout.set_first(first); });
   nn::CrossEntropy<float> cross_entropy;
-  // The means over this rank's blocks count in the means over the batch by its share of the blocks.
+  // This rank's mean is weighted by its share of the batch's blocks.
   const double share = static_cast<double>(last - first) / static_cast<double>(o.batch);
   const double own_loss = cross_entropy.forward(state.model.forward(batch.inputs), batch.targets);
   const auto loss = static_cast<float>(ranks.add_up(share * own_loss));

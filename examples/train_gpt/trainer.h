@@ -1,4 +1,4 @@
-// A model in training.
+// The state and the steps of training.
 #pragma once
 
 #include <map>
@@ -13,45 +13,45 @@
 
 namespace train_gpt {
 
-/// The bytes that each number of a model takes in training: the number, its gradient and the two moments of AdamW.
+/// Bytes of training memory per parameter: its value, its gradient and the two moments of AdamW.
 inline constexpr double kBytesEach = 4 * sizeof(float);
 
-/// How many numbers a model learns in its matrices, which are nearly all.
+/// Returns the number of values in the model's matrices, which are nearly all of its parameters.
 double numbers_of(const nn::GptConfig& model);
 
-/// All that the next step depends on, beside the text. A checkpoint keeps it.
+/// Everything that the next step depends on, except the text. A checkpoint stores it.
 struct State {
-  /// The state before the first step. @throws std::invalid_argument as check() does, and if no machine like this holds
-  /// the model.
+  /// Creates the state before the first step. @throws std::invalid_argument as check() does, and if the model needs
+  /// more memory than the machine has.
   State(const Options& options, Vocabulary vocabulary);
   State(const Options& options, const Text& text);
 
   Options options;
   Vocabulary vocabulary;
   std::string text_file;            ///< empty: the project's own text
-  std::uint64_t text_checksum = 0;  ///< a run goes on with the same text alone
+  std::uint64_t text_checksum = 0;  ///< a run resumes only with the same text
   nn::Gpt<float> model;
   nn::AdamW<float> optimizer;
   nn::Random random;  ///< draws the blocks
 
-  Index step = 0;                        ///< how many steps are done
+  Index step = 0;                        ///< steps done
   std::vector<float> losses;             ///< of each step
   std::map<Index, float> validation;     ///< losses, by the number of steps done
-  std::map<Index, std::string> samples;  ///< what the model wrote, by the number of steps done
+  std::map<Index, std::string> samples;  ///< generated text, by the number of steps done
 };
 
-/// Takes one step of AdamW on blocks from anywhere in the training text. Returns the loss, and keeps it. Ranks share
-/// the blocks out, which are the same for any number of them, and so are the numbers that dropout takes: loss and
-/// gradients differ from those of one rank by rounding.
+/// Takes one step of AdamW on blocks from random positions of the training text. Returns the loss, and appends it to
+/// state.losses. The blocks are distributed over the ranks. Blocks and dropout do not depend on the number of ranks, so
+/// that loss and gradients differ from those of one rank only by rounding.
 /// @throws std::runtime_error if the loss is not finite.
 double train_step(State& state, const Text& text, Ranks& ranks);
 double train_step(State& state, const Text& text);
 
-/// @throws std::invalid_argument if a batch has no text for some of the ranks.
+/// Checks that a batch has a sequence for each rank. @throws std::invalid_argument if it has not.
 void require_texts_for(const Ranks& ranks, const Options& options);
 
-/// The mean loss over blocks that lie one behind the other in the validation text: over all of them, or, if these are
-/// more than `most`, over that many, evenly spread.
+/// Returns the mean loss over consecutive blocks of the validation text: all of them, or, if there are more than
+/// `most`, that many, evenly spread.
 double validation_loss(const State& state, const Text& text, Index most = 0);
 
 }  // namespace train_gpt

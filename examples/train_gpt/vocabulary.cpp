@@ -10,8 +10,7 @@ namespace train_gpt {
 
 namespace {
 
-/// Calls f with each character's bytes. A text may have hundreds of millions of characters: none becomes a string of
-/// its own.
+/// Calls f with each character's bytes, as a view: a text may have hundreds of millions of characters.
 template <class F>
 void for_characters(std::string_view text, const F& f) {
   for (std::size_t at = 0; at < text.size();) {
@@ -29,7 +28,7 @@ Vocabulary Vocabulary::of(std::string_view text) {
   for_characters(text, [&](std::string_view c) { found.emplace(training::code_point(c), c); });
   std::vector<std::string_view> characters;
   for (const auto& [code, character] : found) characters.push_back(character);
-  std::sort(characters.begin(), characters.end());  // bytes of UTF-8 sort as the code points do
+  std::sort(characters.begin(), characters.end());  // UTF-8 bytes sort in the order of code points
   std::string all;
   for (const std::string_view c : characters) all += c;
   return Vocabulary(all);
@@ -38,7 +37,7 @@ Vocabulary Vocabulary::of(std::string_view text) {
 Vocabulary::Vocabulary(std::string_view characters) {
   for_characters(characters, [&](std::string_view c) {
     if (!tokens_.emplace(training::code_point(c), size()).second)
-      throw std::invalid_argument(nn::in_quotes(c) + " is twice among the characters");
+      throw std::invalid_argument(nn::in_quotes(c) + " appears twice among the characters");
     characters_.emplace_back(c);
   });
 }
@@ -49,7 +48,7 @@ bool Vocabulary::contains(std::string_view character) const {
 
 std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
   std::vector<std::int32_t> tokens;
-  // Characters are the bytes that do not continue one; what is no UTF-8 is found below.
+  // Counts the bytes that do not continue a character; invalid UTF-8 is found below.
   tokens.reserve(static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; })));
   for_characters(text, [&](std::string_view c) {

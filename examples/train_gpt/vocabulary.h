@@ -1,4 +1,4 @@
-// The characters of a text, numbered.
+// The characters of a text and their tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,27 @@
 
 namespace train_gpt {
 
-/// The characters are Unicode code points, not bytes: whatever is drawn from them is valid UTF-8, and a text in Chinese
-/// or Greek is as long for the model as for a reader.
+/// A vocabulary of characters, which are Unicode code points, not bytes: whatever is generated from them is valid
+/// UTF-8, and a text in Chinese or Greek is as long for the model as for a reader.
 class Vocabulary {
  public:
-  /// The characters of a text, in the order of their numbers. @throws std::invalid_argument if the text is not UTF-8.
+  /// Returns the vocabulary of the characters in a text, in code point order. @throws std::invalid_argument if the text
+  /// is not UTF-8.
   static Vocabulary of(std::string_view text);
 
-  /// The given characters, in this order. @throws std::invalid_argument if the text is not UTF-8, or one occurs twice.
+  /// Numbers the given characters in this order. @throws std::invalid_argument if they are not UTF-8, or one occurs
+  /// twice.
   explicit Vocabulary(std::string_view characters);
 
   std::int32_t size() const { return static_cast<std::int32_t>(characters_.size()); }
   const std::string& character(std::int32_t token) const { return characters_.at(static_cast<std::size_t>(token)); }
   bool contains(std::string_view character) const;
 
-  /// The numbers of a text. @throws std::invalid_argument if it is not UTF-8, or has a character that is not known.
+  /// Returns the tokens of a text. @throws std::invalid_argument if it is not UTF-8, or has a character that is not in
+  /// the vocabulary.
   std::vector<std::int32_t> encode(std::string_view text) const;
 
-  /// All characters as one text, which the constructor takes.
+  /// Returns all characters as one text, from which the constructor restores the vocabulary.
   std::string text() const;
 
  private:

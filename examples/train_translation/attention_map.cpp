@@ -14,9 +14,9 @@ namespace {
 
 // Pixels.
 constexpr int kMargin = 24, kTitle = 40, kLayerTitle = 26, kColumnLabels = 30, kGap = 28, kPerLetter = 10;
-constexpr int kLegend = 30, kMinWidth = 520;  // room for the legend's line
+constexpr int kLegend = 30, kMinWidth = 520;  // fits the legend's line
 constexpr int kLargeCell = 34, kSmallCell = 8;
-constexpr int kMostWidth = 1800;  // of the cells: about as wide as a screen, unless there are hundreds of characters
+constexpr int kMostWidth = 1800;  // of the cells: about a screen's width, exceeded only by hundreds of characters
 
 struct Text {
   std::string what;
@@ -33,17 +33,17 @@ std::ostream& operator<<(std::ostream& out, const Text& t) {
              << display::escaped(t.what) << "</text>\n";
 }
 
-/// A piece as the label of its row: a blank before a word needs no place of its own.
+/// Returns a piece as a row label, without the space before a word.
 std::string row_label(const std::string& piece) {
   return piece.size() > 1 && piece.front() == ' ' ? piece.substr(1) : piece;
 }
 
 int letters(const std::string& text) { return static_cast<int>(training::letters_of(text).size()); }
 
-/// Where layers lie: side by side, or below each other where they would be too wide, and then with smaller cells.
+/// Positions of the layers: side by side, or stacked with smaller cells if they would be too wide.
 struct Layout {
   int columns, rows, layers;
-  int labels;  // width of the pieces beside the rows
+  int labels;  // width of the row labels
   bool stacked = layers * (columns * kLargeCell + kGap) > kMostWidth;
   int cell = stacked ? std::clamp(kMostWidth / columns, kSmallCell, kLargeCell) : kLargeCell;
 
@@ -52,7 +52,7 @@ struct Layout {
   int height() const { return stacked ? layers * (layer_height() + kGap) : layer_height(); }
   int left_of(int layer) const { return kMargin + labels + (stacked ? 0 : layer * (columns * cell + kGap)); }
   int top_of(int layer) const { return kMargin + kTitle + (stacked ? layer * (layer_height() + kGap) : 0); }
-  /// The size of letters that is `size` in large cells.
+  /// Font size for a text whose size is `size` beside large cells.
   int letters(int size) const { return std::max(6, size * cell / kLargeCell); }
 };
 
@@ -84,14 +84,14 @@ void draw_layer(std::ostream& out, const Look& look, const Layout& layout, int l
           << "\" class=\"cell weight\" fill-opacity=\"" << training::fixed(std::clamp(weight, 0.0, 1.0), 3)
           << "\"><title>" << display::escaped(row_label(look.pieces[p])) << " : "
           << display::escaped(look.characters[c]) << " = " << training::fixed(weight, 2) << "</title></rect>\n";
-      // Smaller numbers only clutter.
+      // Smaller numbers are only clutter.
       if (weight >= 0.05 && layout.cell == kLargeCell)
         out << Text{training::fixed(weight, 2),      x + cell / 2, y + cell / 2 + 4, 11, "middle",
                     display::class_on_weight(weight)};
     }
 }
 
-/// The beginning of a sentence, for the title.
+/// Returns the beginning of a sentence, for the title.
 std::string beginning(const std::string& sentence) {
   constexpr std::size_t kMost = 60;
   std::string text;
@@ -126,7 +126,7 @@ std::string attention_map_svg(const Look& look) {
     if (layer == 0 || layout.stacked) draw_row_labels(out, look, layout, layer);
     draw_layer(out, look, layout, layer);
   }
-  const char* const legend = "Each row adds up to 1: how much a piece looked at each character. Mean of all heads.";
+  const char* const legend = "Each row is a piece, and its weights over the characters sum to 1. Mean of all heads.";
   out << Text{legend, kMargin, static_cast<double>(height - kMargin), 12, "start", "faint"} << "</svg>\n";
   return out.str();
 }

@@ -1,11 +1,11 @@
-// Where a model looked, as a picture.
+// A picture of a translation's attention weights.
 #pragma once
 
 #include "translate.h"
 
 namespace translation {
 
-/// The mean of each decoder layer's heads, as SVG: a row for each English piece, a column for each Chinese character.
+/// Returns an SVG with the mean of each decoder layer's heads: a row per English piece, a column per Chinese character.
 std::string attention_map_svg(const Look& look);
 
 }  // namespace translation

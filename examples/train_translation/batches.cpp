@@ -86,7 +86,7 @@ void Batches::shuffle() {
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lengths(a) < lengths(b); });
 
   batches_.clear();
-  std::size_t source = 0, target = 0;  // the longest of the batch
+  std::size_t source = 0, target = 0;  // longest in the batch
   for (const std::size_t i : order) {
     const std::size_t with_source = std::max(source, examples_[i].source.size()),
                       with_target = std::max(target, examples_[i].target.size() + 1);

@@ -1,4 +1,4 @@
-// Pairs as a model takes them.
+// Batches of sentence pairs, as the model takes them.
 #pragma once
 
 #include <vector>
@@ -8,34 +8,34 @@
 
 namespace translation {
 
-/// A pair in numbers. The target has no Pieces::kEnd.
+/// A pair as token ids. The target has no Pieces::kEnd.
 struct Example {
   Ids source, target;
 };
 
 std::vector<Example> examples_of(const std::vector<Pair>& pairs, const Characters& characters, const Pieces& pieces);
 
-/// Sequences side by side. `lengths` are those of the sources; behind them stands padding. `given` begins with
-/// Pieces::kEnd; `wanted` is what follows each of its tokens, and nn::CrossEntropy's kIgnored behind the end.
+/// A batch of sequences. `lengths` are those of the sources, which are padded at their ends. `given` begins with
+/// Pieces::kEnd; `wanted` is the token after each of its tokens, and nn::CrossEntropy's kIgnored after the end.
 struct Batch {
   nn::Tokens sources, given, wanted;
   std::vector<Index> lengths;
-  Index tokens = 0;  ///< of sources and targets, without padding
+  Index tokens = 0;  ///< in sources and targets, without padding
 };
 
-/// Sequences of different lengths as the rows of one tensor.
+/// Returns sequences of different lengths as the rows of one tensor.
 nn::Tokens padded(const std::vector<Ids>& rows, std::int32_t padding);
 
 Batch batch_of(const std::vector<Example>& examples, const std::vector<std::size_t>& which);
 
-/// The chance x / (x + n) for each character, which occurs n times in the examples' sources.
+/// Returns the probability x / (x + n) for each character, n being its number of occurrences in the examples' sources.
 std::vector<double> chances_of_hiding(const std::vector<Example>& examples, Index characters, double x);
 
-/// Makes each character of the sources kUnknown with its chance. The ends of the sources stay.
+/// Replaces each character of the sources by kUnknown with its probability; the sources' kEnd stays.
 void hide_characters(Batch& batch, const std::vector<double>& chances, nn::Random& random);
 
-/// Which examples each step learns from. Every epoch has all of them once. A batch has examples of similar lengths, and
-/// as many as fit into `tokens` tokens with their padding (one example alone may have more).
+/// Chooses the examples of each step. Every epoch visits each example once. A batch has examples of similar lengths, as
+/// many as fit in `tokens` tokens including padding (a single example may exceed this).
 class Batches {
  public:
   Batches(const std::vector<Example>& examples, Index tokens, std::uint64_t seed);

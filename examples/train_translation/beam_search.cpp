@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-/// One way to go on: which beam of a source with which piece.
+/// A possible continuation: one of a source's beams and the next piece.
 struct Candidate {
   double log_prob;
   Index beam;
@@ -30,7 +30,7 @@ struct Beam {
 class Hypotheses {
  public:
   Hypotheses(const SearchConfig& config, std::size_t most) : config_(config), most_(most) {
-    // All beams are the same at first: only one of them goes on.
+    // All beams are equal at first, so only one of them is extended.
     beams_.assign(static_cast<std::size_t>(config.beams), {{}, kNever});
     beams_.front().log_prob = 0;
   }
@@ -42,8 +42,8 @@ class Hypotheses {
     return target.empty() ? Pieces::kEnd : target.back();
   }
 
-  /// Takes the best candidates, best first, twice as many as there are beams, so that enough go on if all beams end.
-  /// Returns which beam each new one goes on from.
+  /// Takes the best candidates, best first. There are twice as many as beams, so that enough remain if all beams end.
+  /// Returns the beam that each new one extends.
   std::vector<Index> advance(const std::vector<Candidate>& candidates) {
     std::vector<Beam> next;
     std::vector<Index> from;
@@ -61,11 +61,12 @@ class Hypotheses {
       from.push_back(c.beam);
     }
     beams_ = std::move(next);
-    beams_.resize(beams, {{}, kNever});  // there are fewer where a model gives pieces no chance at all
+    beams_.resize(beams, {{}, kNever});  // fewer if the model gives pieces probability 0
     const Beam& first = beams_.front();
     if (first.target.size() >= most_) finish(first);
-    // Beams that go on lose probability with each piece, but a longer target is divided by more. None can do better
-    // than to lose nothing up to the greatest length. A single beam is greedy: the search is over when it ends.
+    // A beam's log-probability falls with each further piece, but a longer target's is divided by more. The best score
+    // that any beam can reach is its current log-probability, divided by the penalty of the greatest length. A single
+    // beam is greedy: the search is over when it ends.
     const bool hopeless = beams == 1 || best_.log_prob >= score(first.log_prob, most_ + 1);
     done_ = first.log_prob == kNever || first.target.size() >= most_ || (finished_ && hopeless);
     return from;
@@ -79,7 +80,7 @@ class Hypotheses {
   }
 
   void finish(const Beam& beam) {
-    const double reached = score(beam.log_prob, beam.target.size() + 1);  // with its end
+    const double reached = score(beam.log_prob, beam.target.size() + 1);  // including its end
     if (!finished_ || reached > best_.log_prob) best_ = {beam.target, reached};
     finished_ = true;
   }
@@ -87,11 +88,11 @@ class Hypotheses {
   SearchConfig config_;
   std::size_t most_;
   std::vector<Beam> beams_;
-  Beam best_;  // of those that ended, with its score
+  Beam best_;  // the best target that ended, with its score
   bool finished_ = false, done_ = false;
 };
 
-/// The best candidates of a source, best first; equal ones in the order of their numbers.
+/// Returns the best candidates of a source, best first, equal ones in the order of beam and piece.
 std::vector<Candidate> best_candidates(const Hypotheses& hypotheses, Index first_row, Index beams,
                                        const nn::States<float>& logits) {
   const Index pieces = logits.dim(2);
@@ -122,7 +123,7 @@ std::vector<Candidate> best_candidates(const Hypotheses& hypotheses, Index first
 
 std::vector<Ids> search(const nn::Transformer<float>& model, const std::vector<Ids>& sources,
                         const SearchConfig& config) {
-  if (config.beams < 1) throw std::invalid_argument("a search needs a beam");
+  if (config.beams < 1) throw std::invalid_argument("beam search needs at least one beam");
   const auto count = static_cast<Index>(sources.size());
   std::vector<Index> lengths;
   std::vector<Hypotheses> all;

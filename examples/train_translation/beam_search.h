@@ -1,4 +1,4 @@
-// From source tokens to target tokens.
+// Beam search for the target of a source.
 #pragma once
 
 #include <vector>
@@ -8,17 +8,17 @@
 namespace translation {
 
 struct SearchConfig {
-  Index beams = 1;  ///< how many beginnings of each target are followed; 1: the likeliest next piece, always
-  /// A target's score is its log-probability divided by a power of its length, the end included. This is the exponent:
-  /// 0 prefers short targets, 1 is the mean of its pieces. (Wu et al. 2016 divide by a power of (5 + length) / 6, which
-  /// is much the same.)
+  Index beams = 1;  ///< hypotheses per target; 1: greedy
+  /// Exponent of the length penalty: a target's score is its log-probability divided by this power of its length,
+  /// including its end. 0 prefers short targets, 1 scores by the mean over pieces. (Wu et al. 2016 divide by a power of
+  /// (5 + length) / 6, which has a similar effect.)
   double length_penalty = 1;
 };
 
-/// Searches the targets of the highest score, without Pieces::kEnd, token by token and for all sources at once. What is
-/// found for a source depends on that source alone. A target is cut off at three times its source's length and 20
-/// pieces. A search ends when no beam can come to a higher score than the best target that ended, however long it
-/// becomes. There must be sources, and none of them may be empty. @throws std::invalid_argument unless beams > 0.
+/// Searches for the targets of the highest score, token by token and for all sources at once; results have no
+/// Pieces::kEnd. A source's target does not depend on the other sources. A target is truncated at three times its
+/// source's length plus 20 pieces. A search ends when no beam can exceed the score of the best target that ended, at
+/// any length. There must be sources, and none may be empty. @throws std::invalid_argument unless beams > 0.
 std::vector<Ids> search(const nn::Transformer<float>& model, const std::vector<Ids>& sources,
                         const SearchConfig& config);
 

@@ -26,7 +26,7 @@ std::string narrow_or_usual(const std::string& character) {
   return wide ? std::string(1, static_cast<char>(code - 0xFEE0)) : character;
 }
 
-/// Whether a character has no shape. Texts copied from pages are full of these.
+/// Whether a character is invisible. Text copied from web pages often contains such characters.
 bool is_invisible(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || (c >= 0x200B && c <= 0x200F) ||
          (c >= 0x202A && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF;
@@ -41,7 +41,7 @@ bool is_latin_or_digit(const std::string& character) {
 
 std::vector<std::string> characters_of(std::string_view sentence) {
   std::vector<std::string> all;
-  bool blank = false;  // before this one
+  bool blank = false;  // white space before this character
   for (const std::string& given : training::letters_of(sentence)) {
     if (training::is_space(given)) {
       blank = true;

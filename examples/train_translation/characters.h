@@ -1,4 +1,4 @@
-// Chinese as characters.
+// Chinese sentences as characters.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@ namespace translation {
 
 using Ids = std::vector<std::int32_t>;
 
-/// The characters of a sentence, written in one way: punctuation and quotation marks in their Chinese forms, Latin
-/// letters and digits in their narrow ones, and blanks only between those. Invisible characters are left out, and the
-/// full stop at the end, which says nothing.
+/// Returns the characters of a sentence in normalised form: punctuation and quotation marks full-width, Latin letters
+/// and digits half-width, and spaces only between these. Drops invisible characters, and the full stop at the end,
+/// which carries no information.
 /// @throws std::invalid_argument with the offset of the first byte that is not UTF-8.
 std::vector<std::string> characters_of(std::string_view sentence);
 
-/// The characters that a model knows.
+/// The character vocabulary of a model.
 class Characters {
  public:
   static constexpr std::int32_t kUnknown = 0, kEnd = 1;
 
-  /// The characters of the pairs, the frequent ones first.
+  /// The vocabulary of the pairs, most frequent characters first.
   explicit Characters(const std::vector<Pair>& pairs);
-  /// The characters of a text, each once. @throws std::invalid_argument if it is something else.
+  /// Restores a vocabulary from text(). @throws std::invalid_argument if a character repeats, or the text is not UTF-8.
   static Characters from_text(std::string_view text);
-  /// All characters, from number 2 on.
+  /// Returns all characters, from id 2 on.
   std::string text() const;
 
   Index size() const { return static_cast<Index>(characters_.size()); }
 
-  /// The numbers of a sentence's characters, then kEnd. Characters that are not known are kUnknown, and are added to
-  /// `unknown`.
+  /// Returns the ids of a sentence's characters, then kEnd. Characters outside the vocabulary become kUnknown, and are
+  /// added to `unknown`.
   Ids encode(std::string_view sentence, std::set<std::string>* unknown = nullptr) const;
 
  private:

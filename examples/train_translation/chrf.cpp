@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kOrder = 6;
 constexpr double kBeta = 2;
 
-/// The counts of all n-grams of one length.
+/// Counts of all n-grams of one length.
 struct Counts {
   double translation = 0, reference = 0, common = 0;
 };
@@ -45,7 +45,7 @@ void add(Counts& counts, const NGrams& translation, const NGrams& reference) {
 
 void require_as_many(std::span<const std::string> translations, std::span<const std::string> references) {
   if (translations.size() != references.size())
-    throw std::invalid_argument(std::to_string(translations.size()) + " translations, " +
+    throw std::invalid_argument(std::to_string(translations.size()) + " translations, but " +
                                 std::to_string(references.size()) + " references");
 }
 

@@ -31,7 +31,7 @@ std::vector<Pair> pairs_for(const Options& options) {
   if (options.data.empty()) return phrase_book();
   if (options.data == of_preset(options.preset).data && !std::filesystem::exists(options.data))
     throw nn::FileError(options.data +
-                        ": there is no such file; name one with --data (examples/README.md says where to get it)");
+                        ": there is no such file; pass one with --data (examples/README.md says where to get it)");
   return read_pairs(options.data);
 }
 
@@ -42,7 +42,7 @@ Translator new_translator(const Split& split, const Options& options) {
           options.training.seed};
 }
 
-/// How well pairs are translated.
+/// Scores of a model's translations.
 struct Quality {
   double chrf, exact;
 };
@@ -54,7 +54,8 @@ Quality quality_of(const Translator& translator, const std::vector<Pair>& pairs,
   return {chrf(translations, english), exact_share(translations, english)};
 }
 
-/// The pairs that are watched: the sentences that the user named, for which there is no English, or some of the pairs.
+/// Returns the pairs whose translations are shown during training: the user's sentences, which have no English, or some
+/// of the pairs.
 std::vector<Pair> watched_pairs(const Options& options, const std::vector<Pair>& pairs) {
   std::vector<Pair> watched;
   for (const std::string& sentence : options.translate) watched.push_back({"", sentence});
@@ -82,7 +83,7 @@ class Run {
         held_back_(examples_of(split_.held_back, translator_.characters, translator_.pieces)),
         trainer_(translator_, learned_, options.training),
         watched_(watched_pairs(options, pairs())) {
-    // Who compares these losses must know that they are not of the same kind.
+    // The two losses are measured differently; the legend says how, for readers who compare them.
     const bool smoothing = options.training.label_smoothing > 0, dropout = options.dropout > 0;
     if (smoothing || dropout)
       conditions_ = std::string(", with ") + (smoothing ? "label smoothing" : "") +
@@ -107,19 +108,19 @@ class Run {
   }
 
  private:
-  /// The pairs that show how good the model is.
+  /// The pairs on which the model is tested.
   const std::vector<Pair>& pairs() const { return split_.held_back.empty() ? split_.training : split_.held_back; }
 
   void say_what_is_learned() {
     std::cout << split_.training.size() << " pairs to learn from, " << split_.held_back.size() << " held back, "
               << translator_.characters.size() << " characters, " << translator_.pieces.size() << " pieces, "
-              << parameters() << " parameters, " << trainer_.steps_per_epoch() << " steps an epoch" << std::endl;
+              << parameters() << " parameters, " << trainer_.steps_per_epoch() << " steps per epoch" << std::endl;
   }
 
   Index parameters() { return nn::count_parameters<float>(translator_.model); }
 
   void learn_until(const training::Interrupt& interrupt) {
-    constexpr Index kTimes = 10;  // on the way
+    constexpr Index kTimes = 10;  // validations per run
     const Index every = std::max<Index>(1, options_.training.steps / kTimes);
     training::Progress progress(options_.training.steps);
     while (trainer_.steps_done() < options_.training.steps && !interrupt.requested()) {
@@ -135,8 +136,8 @@ class Run {
     if (!options_.save.empty()) translator_.save(options_.save);
   }
 
-  /// Says how good the model is by now, and keeps it, because a run of many minutes may end for another reason than
-  /// Ctrl-C.
+  /// Reports how good the model is so far, and saves it, because a run of many minutes may also end in other ways than
+  /// by Ctrl-C.
   void validate(training::Progress& progress) {
     save();
     const Index step = trainer_.steps_done();
@@ -178,9 +179,9 @@ class Run {
     training::Report report;
     report.title = "A Transformer learns to translate";
     report.introduction =
-        "An encoder\u2013decoder Transformer that learns to translate Chinese into English. Translations while it "
-        "learned are greedy, "
-        "with what the data say in brackets; maps are of the decoder's attention to the Chinese characters.";
+        "An encoder\u2013decoder Transformer that learns to translate Chinese into English. Translations during "
+        "training are greedy, with the reference in brackets; maps are of the decoder's attention to the Chinese "
+        "characters.";
     report.figures = {{"result", summary(quality)},
                       {"pairs learned from", std::to_string(split_.training.size())},
                       {"parameters", std::to_string(parameters())},
@@ -209,7 +210,7 @@ class Run {
   Trainer trainer_;
   std::vector<Pair> watched_;
   training::LossCurve losses_;
-  std::string conditions_;  // of the training losses alone
+  std::string conditions_;  // suffix for the training losses only
   std::vector<training::Sample> samples_;
   double speed_ = 0;
 };

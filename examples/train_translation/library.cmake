@@ -1,4 +1,4 @@
-# The parts of train_translation but its main(), as a library that the test links as well.
+# train_translation without its main(), as a library that the tests link too.
 include_guard(GLOBAL)
 
 include(${CMAKE_CURRENT_LIST_DIR}/../nn/library.cmake)

@@ -1,4 +1,4 @@
-// train_translation: an encoder-decoder Transformer learns to translate Chinese into English.
+// train_translation: trains an encoder–decoder Transformer to translate Chinese into English.
 #include <cstdlib>
 #include <iostream>
 #include <stdexcept>

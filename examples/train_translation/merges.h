@@ -1,4 +1,4 @@
-// Learns which pieces to join: byte-pair encoding.
+// Learns the merges of byte-pair encoding.
 #pragma once
 
 #include <array>
@@ -15,17 +15,17 @@ namespace translation {
 
 using UnitCounts = std::map<std::string, Index>;
 
-/// Replaces each pair of neighbours by one number.
+/// Replaces each occurrence of two neighbouring ids by one id.
 void join_all(Ids& ids, const std::array<std::int32_t, 2>& parts, std::int32_t joined);
 
-/// Counts the pairs of neighbours in all units, and keeps the counts right while pairs are joined.
+/// Counts the pairs of neighbours in all units, and updates the counts as pairs are joined.
 class MergeLearner {
  public:
   using Two = std::array<std::int32_t, 2>;
 
   explicit MergeLearner(const UnitCounts& counts);
 
-  /// The pair that occurs most often, of several the smallest; none if no pair occurs twice.
+  /// Returns the most frequent pair, the smallest of equally frequent ones; none if no pair occurs twice.
   std::optional<Two> most_frequent() const;
   void join(const Two& parts, std::int32_t joined);
 
@@ -36,7 +36,7 @@ class MergeLearner {
   };
   struct Seen {
     Index times = 0;
-    std::set<std::size_t> units;  // units that have, or had, the pair
+    std::set<std::size_t> units;  // units that contain, or contained, the pair
   };
   void count(std::size_t unit, Index sign);
 

@@ -8,15 +8,15 @@ namespace translation {
 
 namespace {
 
-constexpr const char* kLearning = "How it learns";
+constexpr const char* kLearning = "Training";
 constexpr const char* kModel = "The model";
-constexpr const char* kUse = "What it translates";
+constexpr const char* kUse = "Translation";
 constexpr const char* kFiles = "Files";
-constexpr const char* kRun = "How it runs";
+constexpr const char* kRun = "Running";
 
 constexpr std::uint64_t kMost = 1'000'000'000;
 
-/// Adds options whose help has their default, in one group.
+/// Adds options to one group of the help, with their defaults.
 class Group {
  public:
   Group(CLI::App& app, const char* name) : app_(app), name_(name) {}
@@ -46,41 +46,40 @@ class Group {
 void add_learning(CLI::App& app, Options& o) {
   Group learning(app, kLearning);
   learning
-      .text(
-          "--preset", o.preset, "phrases|tatoeba",
-          "The defaults of all that is below: phrases (default), some seconds for a phrase book; tatoeba, a quarter of "
-          "an hour on two cores for 28,655 pairs of sentences, which it looks for in the folder data")
+      .text("--preset", o.preset, "phrases|tatoeba",
+            "Defaults of the options below: phrases (default), a phrase book in a few seconds; tatoeba, 28,655 "
+            "sentence pairs from the folder data in nine minutes on two cores")
       ->check(CLI::IsMember({"phrases", "tatoeba"}));
-  learning.count(
-      "--held-back", o.held_back, 0, kMost,
-      "So many pairs, drawn by the seed, are not learned but translated at the end; 0: the learned ones are");
+  learning.count("--held-back", o.held_back, 0, kMost,
+                 "Pairs, drawn by the seed, that are held back from training and translated at the end; 0: the "
+                 "training pairs are translated");
   TrainingConfig& t = o.training;
   learning.count("--steps", t.steps, 1, kMost, "Steps");
-  learning.count("--batch-tokens", t.batch_tokens, 1, kMost, "Tokens of a step, of both languages, with their padding");
-  learning.number("--learning-rate", t.learning_rate, 0, 1, "The highest; it falls to a hundredth, as a cosine");
-  learning.count("--warm-up", t.warm_up, 0, kMost, "Steps in which the learning rate rises");
+  learning.count("--batch-tokens", t.batch_tokens, 1, kMost, "Tokens per step, of both languages, including padding");
+  learning.number("--learning-rate", t.learning_rate, 0, 1, "Maximum; it decays to a hundredth along a cosine");
+  learning.count("--warm-up", t.warm_up, 0, kMost, "Steps over which the learning rate rises");
   learning.number("--weight-decay", t.weight_decay, 0, 10, "Of AdamW");
-  learning.number("--dropout", o.dropout, 0, 0.9, "Share of the numbers that are set to 0 while it learns");
-  learning.number("--label-smoothing", t.label_smoothing, 0, 0.9, "Share of the probability that all pieces get");
+  learning.number("--dropout", o.dropout, 0, 0.9, "Fraction of activations set to 0 in training");
+  learning.number("--label-smoothing", t.label_smoothing, 0, 0.9, "Probability that is spread over all pieces");
   learning.number("--unknown-characters", t.unknown_characters, 0, 1e6,
                   "X: a character that occurs n times is hidden with probability X / (X + n)");
   learning.count("--seed", t.seed, 0, UINT64_MAX,
-                 "Of everything that is drawn; the same seed gives the same model, with any number of threads");
+                 "Seed of all random draws; the same seed gives the same model, with any number of threads");
 }
 
 void add_sizes(CLI::App& app, Options& o) {
   Group sizes(app, kModel);
-  sizes.count("--encoder-layers", o.sizes.encoder_layers, 1, 100, "Layers that read");
-  sizes.count("--decoder-layers", o.sizes.decoder_layers, 1, 100, "Layers that write");
-  sizes.count("--features", o.sizes.features, 1, 1 << 14, "Features of each token, a multiple of the heads");
-  sizes.count("--heads", o.sizes.heads, 1, 1 << 10, "Heads of each attention");
+  sizes.count("--encoder-layers", o.sizes.encoder_layers, 1, 100, "Encoder layers");
+  sizes.count("--decoder-layers", o.sizes.decoder_layers, 1, 100, "Decoder layers");
+  sizes.count("--features", o.sizes.features, 1, 1 << 14, "Features per token, a multiple of the heads");
+  sizes.count("--heads", o.sizes.heads, 1, 1 << 10, "Heads per attention");
   sizes.count("--hidden", o.sizes.hidden, 1, 1 << 16, "Features inside the feed-forward networks");
-  sizes.count("--pieces", o.pieces, 0, 100'000, "Pieces of words that the tokenizer learns, at most");
+  sizes.count("--pieces", o.pieces, 0, 100'000, "Maximum number of word pieces that the tokenizer learns");
 }
 
 void add_rest(CLI::App& app, Options& o) {
   Group use(app, kUse), files(app, kFiles), run(app, kRun);
-  auto* model = use.text("--model", o.model, "FILE", "Do not learn: use this model, which --save wrote");
+  auto* model = use.text("--model", o.model, "FILE", "Do not train: use this model, written by --save");
   auto* translate =
       app.add_option("--translate", o.translate,
                      "A sentence to translate, with a model or after training; may be given several times")
@@ -89,22 +88,22 @@ void add_rest(CLI::App& app, Options& o) {
           ->take_all()
           ->allow_extra_args(false);
   use.text("--translate-file", o.translate_file, "FILE",
-           "Sentences, one a line, of which each becomes a line of standard output; - is standard input. Needs --model")
+           "Sentences, one per line; each translation is a line of standard output; - is standard input. Needs --model")
       ->needs(model)
       ->excludes(translate);
-  use.count("--beam", o.search.beams, 1, 64, "Beginnings of a translation that are followed; 1: greedy");
+  use.count("--beam", o.search.beams, 1, 64, "Beam size; 1: greedy");
   use.number("--length-penalty", o.search.length_penalty, 0, 10,
-             "With several beams: 0 prefers short translations, 1 and more long ones");
-  run.count("--threads", o.threads, 1, 4096, "Results are the same bits for any number")->default_str("all cores");
+             "With several beams: 0 prefers short translations, 1 and above long ones");
+  run.count("--threads", o.threads, 1, 4096, "Results are bit-identical for any number")->default_str("all cores");
   files.text("--data", o.data, "FILE.tsv",
-             "Pairs to learn from, one a line: English, tab, Chinese, and, behind another tab, anything");
+             "Pairs to train on, one per line: English, tab, Chinese, and, after another tab, anything");
   files.text("--save", o.save, "FILE",
-             "Where the model is kept: it is written ten times on the way, at the end, and after Ctrl-C");
-  use.text("--map", o.map, "FILE.svg", "Draws where the decoder looked for the first sentence of --translate")
+             "Where the model is saved: ten times during training, at the end, and after Ctrl-C");
+  use.text("--map", o.map, "FILE.svg", "Draws the decoder's attention weights for the first sentence of --translate")
       ->needs(translate);
   files.text("--loss-curve", o.loss_curve, "FILE.svg", "Draws the losses");
   files.text("--report", o.report, "FILE.html",
-             "Writes a page about the training: losses, translations over time, where each head looked, speed");
+             "Writes a page about the training: losses, translations over time, the attention of each head, speed");
 }
 
 }  // namespace
@@ -145,8 +144,8 @@ std::optional<Options> options_of(int argc, char** argv) {
   if (!options.model.empty() && options.translate.empty() && options.translate_file.empty())
     throw std::invalid_argument("--model needs --translate or --translate-file");
   if (options.sizes.features % options.sizes.heads != 0)
-    throw std::invalid_argument("--features is " + std::to_string(options.sizes.features) + ", no multiple of the " +
-                                std::to_string(options.sizes.heads) + " of --heads");
+    throw std::invalid_argument("--features is " + std::to_string(options.sizes.features) +
+                                ", but must be a multiple of --heads, which is " + std::to_string(options.sizes.heads));
   options.training.lowest_rate = options.training.learning_rate / 100;
   return options;
 }

@@ -1,4 +1,4 @@
-// What the user asked for.
+// The command line of train_translation.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 namespace translation {
 
 struct Options {
-  // To learn. These values are the preset phrases.
+  // Training. These defaults are the preset phrases.
   std::string preset = "phrases", data;  // data empty: the phrase book
   Index held_back = 0;
   Sizes sizes;
@@ -20,21 +20,21 @@ struct Options {
   TrainingConfig training;
   int threads = 0;  // 0: all cores
 
-  // To use.
+  // Translation.
   std::string model;
   std::vector<std::string> translate;
   std::string translate_file;
   SearchConfig search{.beams = 4};
 
-  // To write.
+  // Output files.
   std::string save, map, loss_curve, report;
 };
 
-/// The preset "phrases" or "tatoeba".
+/// Returns the preset "phrases" or "tatoeba".
 Options of_preset(const std::string& preset);
 
-/// The options of a command line; none if only help was asked for, which is then printed.
-/// @throws std::exception with one line that says what is wrong.
+/// Parses the command line. Returns nothing if only help was requested, which is printed.
+/// @throws std::exception with a one-line message.
 std::optional<Options> options_of(int argc, char** argv);
 
 }  // namespace translation

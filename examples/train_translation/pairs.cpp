@@ -12,7 +12,7 @@
 
 namespace training {
 
-extern const std::string_view kPhraseBook;  // phrase_book.tsv, which the build puts here
+extern const std::string_view kPhraseBook;  // phrase_book.tsv, embedded by the build
 
 }  // namespace training
 
@@ -20,7 +20,8 @@ namespace translation {
 
 namespace {
 
-/// The longest line. No sentence is near so long; the limit bounds the memory and time that one line can ask for.
+/// Limit on the length of a sentence. Sentences are far shorter; the limit bounds the memory and time that a line can
+/// take.
 constexpr std::size_t kMaxBytes = 4000;
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r") == std::string_view::npos; }
@@ -35,7 +36,7 @@ Pair pair_of(std::string_view line) {
   if (pair.english.size() > kMaxBytes || pair.chinese.size() > kMaxBytes)
     throw std::invalid_argument("is too long for a sentence");
   if (is_blank(pair.english)) throw std::invalid_argument("has no English");
-  training::letters_of(pair.english);  // throws for what is not UTF-8
+  training::letters_of(pair.english);  // throws if it is not UTF-8
   if (characters_of(pair.chinese).empty()) throw std::invalid_argument("has no Chinese");
   return pair;
 }
@@ -63,12 +64,12 @@ std::vector<Pair> pairs_of(std::string_view text, const std::string& name) {
       throw nn::FileError(name + ": line " + std::to_string(number) + ": " + error.what());
     }
   }
-  if (pairs.empty()) throw nn::FileError(name + ": has no pairs of sentences");
+  if (pairs.empty()) throw nn::FileError(name + ": has no sentence pairs");
   return pairs;
 }
 
 Split hold_back(const std::vector<Pair>& pairs, Index count, std::uint64_t seed) {
-  // Pairs as the model sees them: two that differ in their full stop alone are the same to it.
+  // Compares pairs as the model sees them: two that differ only in their full stop are equal.
   const auto seen = [](const Pair& pair) {
     std::string all;
     for (const std::string& c : characters_of(pair.chinese)) all += c;
@@ -81,8 +82,9 @@ Split hold_back(const std::vector<Pair>& pairs, Index count, std::uint64_t seed)
     if (times[seen(pairs[i])] == 1) candidates.push_back(i);
   const auto wanted = static_cast<std::size_t>(count);
   if (wanted > candidates.size() || wanted >= pairs.size())
-    throw std::invalid_argument("of " + std::to_string(pairs.size()) + " pairs, " + std::to_string(candidates.size()) +
-                                " with Chinese that occurs once, " + std::to_string(count) + " cannot be held back");
+    throw std::invalid_argument(std::to_string(count) + " pairs cannot be held back: only " +
+                                std::to_string(candidates.size()) + " of " + std::to_string(pairs.size()) +
+                                " have a Chinese sentence that occurs only once");
 
   nn::Random random(seed);
   for (std::size_t i = 0; i < wanted; ++i) {

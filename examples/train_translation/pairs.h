@@ -1,4 +1,4 @@
-// Sentences in two languages.
+// Sentence pairs in English and Chinese.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ struct Pair {
   std::string english, chinese;
 };
 
-/// The phrase book of the project's own.
+/// Returns the project's own phrase book.
 std::vector<Pair> phrase_book();
 
-/// The pairs of a file, one on each line: English, tab, Chinese, and, behind another tab, anything. Blank lines are
-/// left out.
-/// @throws nn::FileError with the number of the line that is something else.
+/// Reads the pairs of a file, one per line: English, tab, Chinese, and, after another tab, anything. Blank lines are
+/// skipped.
+/// @throws nn::FileError with the number of the first line that does not have this form.
 std::vector<Pair> read_pairs(const std::filesystem::path& file);
 
-/// The pairs of a text in that form; `name` is for messages.
+/// Parses the pairs of a text in that form; `name` is for messages.
 std::vector<Pair> pairs_of(std::string_view text, const std::string& name);
 
 struct Split {
   std::vector<Pair> training, held_back;
 };
 
-/// Holds `count` pairs back, drawn by the seed from those whose Chinese occurs once. Both parts keep their order.
-/// @throws std::invalid_argument if there are not so many, or none is left to learn from.
+/// Holds back `count` pairs, drawn by the seed from those whose Chinese occurs once. Both parts keep their order.
+/// @throws std::invalid_argument if there are too few such pairs, or none would be left for training.
 Split hold_back(const std::vector<Pair>& pairs, Index count, std::uint64_t seed);
 
 }  // namespace translation

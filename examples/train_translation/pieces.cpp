@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int32_t kFirstMerge = 258;
 
-/// No sequence that is learned from sentences is longer, and there are never more; a file may claim both.
+/// Limits on what a file may claim; pieces learned from sentences are shorter and fewer.
 constexpr std::size_t kMaxPieceBytes = 1000, kMaxMerges = 100'000;
 
 bool is_letter(char c) {
@@ -22,8 +22,8 @@ bool is_letter(char c) {
 bool is_small(char c) { return c >= 'a' && c <= 'z'; }
 bool is_capital(char c) { return c >= 'A' && c <= 'Z'; }
 
-/// The units that sequences never reach across: a word with the blank before it; an apostrophe and what follows it,
-/// "'t"; a digit or another character, with the blank before it.
+/// Splits a text into units, which no piece crosses: a word with the space before it; an apostrophe and the letters
+/// after it, "'t"; a digit or another character, with the space before it.
 std::vector<std::string_view> units_of(std::string_view text) {
   std::vector<std::string_view> units;
   while (!text.empty()) {
@@ -37,7 +37,7 @@ std::vector<std::string_view> units_of(std::string_view text) {
   return units;
 }
 
-/// The text with a blank before its first word, as all words have one.
+/// Returns the text with a space before its first word, as all other words have one.
 std::string with_blank(std::string_view text) { return ' ' + std::string(text); }
 
 std::string with_small_letter(std::string text, std::size_t at) {
@@ -45,8 +45,8 @@ std::string with_small_letter(std::string text, std::size_t at) {
   return text;
 }
 
-/// How often each unit occurs. A unit at the beginning of a text gets a small letter if its capital is seldom
-/// elsewhere.
+/// Counts the occurrences of each unit. The first unit of a text is counted in lower case unless it is more frequent
+/// capitalised inside texts.
 UnitCounts count_units(const std::vector<std::string>& texts) {
   UnitCounts inside, all;
   for (const std::string& text : texts) {
@@ -103,7 +103,7 @@ Pieces Pieces::from_merges(std::string_view merges) {
     std::int32_t id = 0;
     const auto [next, error] = std::from_chars(at, end, id);
     if (error != std::errc() || id < 0 || id >= pieces.size() || pieces.bytes(id).empty())
-      throw std::invalid_argument("joins what is no piece");
+      throw std::invalid_argument("joins something that is not a piece");
     at = next;
     return id;
   };
@@ -111,7 +111,7 @@ Pieces Pieces::from_merges(std::string_view merges) {
     const std::int32_t first = number(), second = number();
     if (pieces.merges_.size() == kMaxMerges ||
         pieces.bytes(first).size() + pieces.bytes(second).size() > kMaxPieceBytes)
-      throw std::invalid_argument("has too many or too long pieces");
+      throw std::invalid_argument("has too many pieces, or one that is too long");
     if (pieces.joined_.contains({first, second})) throw std::invalid_argument("joins the same pieces twice");
     pieces.add({first, second});
   }
@@ -133,7 +133,7 @@ Ids Pieces::encode_unit(std::string_view unit) const {
   Ids ids;
   for (const char c : unit) ids.push_back(static_cast<unsigned char>(c));
   for (;;) {
-    // What was learned first is joined first.
+    // Pieces that were learned first are joined first.
     std::int32_t best = std::numeric_limits<std::int32_t>::max();
     for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
       const auto found = joined_.find({ids[i], ids[i + 1]});

@@ -1,4 +1,4 @@
-// English as pieces of words.
+// English text as pieces of words.
 #pragma once
 
 #include <array>
@@ -13,29 +13,29 @@
 
 namespace translation {
 
-/// Cuts texts into bytes and frequent sequences of them (byte-pair encoding: Sennrich, Haddow & Birch 2016). Any text
-/// comes back as it was. A word's piece has the blank before it, and the first letter of a text is a small one if that
-/// makes no more pieces, so that a word is the same wherever it stands; a capital at the beginning is understood.
+/// Splits text into bytes and frequent sequences of them (byte-pair encoding: Sennrich, Haddow & Birch 2016), without
+/// loss. A word's piece includes the space before it. The first letter of a text is converted to lower case unless that
+/// needs more pieces, so that a word has the same pieces at the beginning as elsewhere; decode() restores the capital.
 class Pieces {
  public:
-  static constexpr std::int32_t kEnd = 256;  ///< the end of a text, and what stands before it when it is generated
-  static constexpr std::int32_t kSmallLetter = 257;  ///< before a text that begins with a small letter
+  static constexpr std::int32_t kEnd = 256;          ///< ends a text, and precedes it in generation
+  static constexpr std::int32_t kSmallLetter = 257;  ///< precedes a text that begins with a lower-case letter
 
-  /// Learns at most `most` sequences from texts; each occurs at least twice there.
+  /// Learns at most `most` pieces from texts; each occurs at least twice there.
   static Pieces learn(const std::vector<std::string>& texts, Index most);
 
-  /// The pieces of what merges() wrote. @throws std::invalid_argument if it is something else.
+  /// Restores the pieces from merges(). @throws std::invalid_argument if the text is not valid.
   static Pieces from_merges(std::string_view merges);
-  /// The numbers of two pieces that were joined, for each piece from 258 on.
+  /// Returns the ids of the two pieces that were joined, for each piece from 258 on.
   std::string merges() const;
 
   Index size() const { return static_cast<Index>(bytes_.size()); }
 
-  /// The pieces of a text, without kEnd.
+  /// Returns the pieces of a text, without kEnd.
   Ids encode(std::string_view text) const;
-  /// The text of pieces; kEnd is left out. @throws std::out_of_range for a number that is no piece.
+  /// Returns the text of pieces, skipping kEnd. @throws std::out_of_range for an id that is not a piece.
   std::string decode(std::span<const std::int32_t> ids) const;
-  /// The bytes of a piece, with the blank before a word.
+  /// Returns the bytes of a piece, including the space before a word.
   const std::string& bytes(std::int32_t id) const { return bytes_.at(static_cast<std::size_t>(id)); }
 
  private:

@@ -8,7 +8,7 @@ namespace translation {
 
 namespace {
 
-/// Streams of random numbers that have nothing to do with each other, from one seed.
+/// Constants that derive independent random streams from one seed.
 constexpr std::uint64_t kBatchStream = 0x9d8f3c1b2a7e6554, kUnknownStream = 0x3b6e90d1c4f7a823;
 
 Index count_wanted(const nn::Tokens& wanted) {

@@ -1,4 +1,4 @@
-// Learns from pairs of sentences.
+// Training on sentence pairs.
 #pragma once
 
 #include "adamw.h"
@@ -10,14 +10,14 @@ namespace translation {
 
 struct TrainingConfig {
   Index steps = 160, warm_up = 30;
-  Index batch_tokens = 4096;  ///< of sources and targets, with padding
+  Index batch_tokens = 4096;  ///< in sources and targets, including padding
   double learning_rate = 3e-3;
   double lowest_rate = 3e-5;  ///< at the last step
   double weight_decay = 0.01;
   double label_smoothing = 0.1;
-  double clip = 1;  ///< the largest norm of all gradients
-  /// A character that occurs n times is kUnknown with probability x / (x + n) in each example, so that the model learns
-  /// what to make of those that it has never seen (Kiperwasser & Goldberg 2016).
+  double clip = 1;  ///< limit on the norm of all gradients
+  /// A character that occurs n times is replaced by kUnknown with probability x / (x + n) in each example, x being this
+  /// number, so that the model learns to handle characters that it has never seen (Kiperwasser & Goldberg 2016).
   double unknown_characters = 0;
   std::uint64_t seed = 1;
 };
@@ -29,10 +29,9 @@ class Trainer {
 
   struct Step {
     double loss;
-    Index tokens;  ///< how many it learned from
+    Index tokens;  ///< in the batch, without padding
   };
-  /// Takes a step. @throws std::runtime_error if the loss is not finite; the model's numbers are then those before the
-  /// step.
+  /// Takes a step. @throws std::runtime_error if the loss is not finite; the parameters are then unchanged.
   Step step();
 
   Index steps_done() const { return optimizer_.steps(); }
@@ -45,12 +44,12 @@ class Trainer {
   nn::CosineSchedule schedule_;
   Batches batches_;
   nn::Random random_;
-  std::vector<double> chances_of_hiding_;  // of each character
+  std::vector<double> chances_of_hiding_;  // per character
   nn::CrossEntropy<float> loss_;
   nn::AdamW<float> optimizer_;
 };
 
-/// The mean loss of the examples' tokens, without label smoothing.
+/// Returns the mean loss over the examples' tokens, without label smoothing.
 double mean_loss(const Translator& translator, const std::vector<Example>& examples, Index batch_tokens);
 
 }  // namespace translation

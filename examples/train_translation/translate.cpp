@@ -11,7 +11,7 @@ namespace translation {
 
 namespace {
 
-/// The most tokens of a batch, with its padding: the work of a step is shared out well, and memory is bounded.
+/// Limit on the source tokens of a batch, including padding: enough to occupy all threads, while memory stays bounded.
 constexpr std::size_t kTokens = 1024;
 
 std::string label_of(const std::string& bytes) { return bytes == " " ? "\u2423" : nn::as_line(bytes); }
@@ -31,7 +31,7 @@ std::vector<std::string> translate(const Translator& translator, const std::vect
   for (std::size_t first = 0; first < order.size();) {
     std::vector<Ids> batch;
     std::size_t last = first;
-    // The last that fits is the longest.
+    // Sorted by length: the last that fits is the longest.
     for (; last < order.size(); ++last) {
       const Ids& source = sources[order[last]];
       if (!batch.empty() && (batch.size() + 1) * source.size() > kTokens) break;
@@ -39,7 +39,7 @@ std::vector<std::string> translate(const Translator& translator, const std::vect
     }
     const std::vector<Ids> targets = search(translator.model, batch, config);
     for (std::size_t i = first; i < last; ++i)
-      if (batch[i - first].size() > 1)  // more than the end
+      if (batch[i - first].size() > 1)  // more than kEnd
         translations[order[i]] = nn::as_line(translator.pieces.decode(targets[i - first]));
     first = last;
   }

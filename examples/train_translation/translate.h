@@ -1,4 +1,4 @@
-// Sentences through a trained model.
+// Translation with a trained model.
 #pragma once
 
 #include <set>
@@ -9,21 +9,22 @@
 
 namespace translation {
 
-/// The translation of each sentence, on one line of UTF-8 (a model may write any bytes); empty for a sentence without
-/// any characters. Characters that the model does not know are added to `unknown`. A sentence's translation does not
-/// depend on the others.
+/// Returns the translation of each sentence, as one line of UTF-8 (the model itself may generate any bytes); empty for
+/// a sentence without characters. Characters that are not in the vocabulary are added to `unknown`. A sentence's
+/// translation does not depend on the others.
 /// @throws std::invalid_argument for a sentence that is not UTF-8.
 std::vector<std::string> translate(const Translator& translator, const std::vector<std::string>& sentences,
                                    const SearchConfig& config, std::set<std::string>* unknown = nullptr);
 
-/// Where each decoder layer looked while it wrote a sentence's translation.
+/// The attention weights of each decoder layer for a sentence and its translation.
 struct Look {
   std::string sentence, translation;
-  std::vector<std::string> characters, pieces;  ///< the labels of keys and queries; both end with "end"
-  std::vector<nn::Weights<float>> layers;       ///< (1, heads, pieces, characters) of each
+  std::vector<std::string> characters, pieces;  ///< labels of keys and queries; both end with "end"
+  std::vector<nn::Weights<float>> layers;       ///< (1, heads, pieces, characters) each
 };
 
-/// @throws std::invalid_argument for a sentence without any characters, or that is not UTF-8.
+/// Translates a sentence and returns its attention weights.
+/// @throws std::invalid_argument for a sentence that has no characters or is not UTF-8.
 Look look_of(const Translator& translator, const std::string& sentence, const SearchConfig& config);
 
 }  // namespace translation

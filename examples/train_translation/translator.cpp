@@ -24,7 +24,7 @@ constexpr Field kFields[] = {{"encoder_layers", &Sizes::encoder_layers, 100},
                              {"heads", &Sizes::heads, 1 << 10},
                              {"hidden", &Sizes::hidden, 1 << 16}};
 
-/// A lower bound of how many numbers a model of these sizes has: those of its matrices.
+/// Returns a lower bound on a model's number of parameters: the elements of its matrices.
 double least_numbers(const Characters& from, const Pieces& to, const Sizes& s) {
   const auto features = static_cast<double>(s.features), hidden = static_cast<double>(s.hidden);
   const double attention = 4 * features * features, feed_forward = 2 * features * hidden;
@@ -34,7 +34,7 @@ double least_numbers(const Characters& from, const Pieces& to, const Sizes& s) {
 }
 
 nn::TransformerConfig config_of(const Characters& from, const Pieces& to, const Sizes& sizes, double dropout) {
-  // In training, each has a gradient and two moments of AdamW.
+  // In training, each parameter also has a gradient and two moments of AdamW.
   training::require_memory(4 * sizeof(float) * least_numbers(from, to, sizes));
   return {.source_tokens = from.size(),
           .target_tokens = to.size(),
@@ -43,7 +43,7 @@ nn::TransformerConfig config_of(const Characters& from, const Pieces& to, const 
           .layer = {.features = sizes.features, .heads = sizes.heads, .hidden = sizes.hidden, .dropout = dropout}};
 }
 
-/// Reads a text, and says of which file and text what is wrong with it.
+/// Parses an entry of the metadata; errors name the file and the entry.
 template <class F>
 auto read_text(const nn::SafeTensors& tensors, const std::filesystem::path& file, const std::string& key, const F& f) {
   try {
@@ -72,16 +72,16 @@ void Translator::save(const std::filesystem::path& file) {
 Translator Translator::load(const std::filesystem::path& file) {
   const nn::SafeTensors tensors(file);
   if (!tensors.metadata().contains("format") || tensors.text("format") != kModelFormat)
-    throw nn::FileError(file.string() + ": is no model of train_translation");
+    throw nn::FileError(file.string() + ": is not a model of train_translation");
   tensors.number("version", kVersion, kVersion);
   Sizes sizes;
   for (const Field& field : kFields) sizes.*field.size = tensors.number(field.name, 1, field.most);
   if (sizes.features % sizes.heads != 0)
-    throw nn::FileError(file.string() + ": its features cannot be shared out over its heads");
+    throw nn::FileError(file.string() + ": its features are not a multiple of its heads");
   Characters characters =
       read_text(tensors, file, "characters", [](const std::string& text) { return Characters::from_text(text); });
   Pieces pieces = read_text(tensors, file, "merges", [](const std::string& text) { return Pieces::from_merges(text); });
-  // Before memory is asked for. (Numbers are of 4 bytes at least.)
+  // Checked before memory is allocated. (Values have at least 4 bytes.)
   if (4 * least_numbers(characters, pieces, sizes) > static_cast<double>(std::filesystem::file_size(file)))
     throw nn::FileError(file.string() + ": is too small for the sizes that it states");
   try {

@@ -1,4 +1,4 @@
-// A model with its vocabularies, and its file.
+// A model with its vocabularies, and the file that stores them.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 namespace translation {
 
-/// The text "format" of a model's metadata.
+/// The entry "format" of a model's metadata.
 inline constexpr const char* kModelFormat = "attn translation";
 
 struct Sizes {
@@ -18,13 +18,14 @@ struct Sizes {
 };
 
 struct Translator {
-  /// @throws std::invalid_argument if no machine like this holds a model of these sizes.
+  /// @throws std::invalid_argument if the model needs more memory than the machine has.
   Translator(Characters from, Pieces to, const Sizes& sizes, double dropout, std::uint64_t seed);
 
-  /// Saves the model as one file of the format safetensors, whose metadata have the sizes and both vocabularies. If
-  /// this fails, a file that is there already stays as it is. @throws nn::FileError
+  /// Saves the model as one safetensors file, whose metadata holds the sizes and both vocabularies. If this fails, an
+  /// existing file stays as it is. @throws nn::FileError
   void save(const std::filesystem::path& file);
-  /// @throws nn::FileError if the file cannot be read, or is no such model, whole and of finite numbers.
+  /// Loads a model. @throws nn::FileError if the file cannot be read, is not such a model, is truncated, or holds a
+  /// value that is not finite.
   static Translator load(const std::filesystem::path& file);
 
   Characters characters;

@@ -17,7 +17,8 @@ namespace translation {
 
 namespace {
 
-/// The longest sentence. No sentence is near so long; the limit bounds the memory and time that one line can ask for.
+/// Limit on the length of a sentence. Sentences are far shorter; the limit bounds the memory and time that a line can
+/// take.
 constexpr std::size_t kMaxCharacters = 1000;
 
 void check_sentence(const std::string& where, const std::string& sentence) {
@@ -28,11 +29,11 @@ void check_sentence(const std::string& where, const std::string& sentence) {
     throw std::invalid_argument(where + ": " + error.what());
   }
   if (length > kMaxCharacters)
-    throw std::invalid_argument(where + ": " + std::to_string(length) + " characters, at most " +
+    throw std::invalid_argument(where + ": " + std::to_string(length) + " characters, but at most " +
                                 std::to_string(kMaxCharacters) + " are allowed");
 }
 
-/// Reads all of standard input, or of a pipe; no more than of a file.
+/// Reads all of standard input or of a pipe, up to the size limit of files.
 std::string read_stream(std::istream& in, const std::string& name) {
   constexpr std::size_t kMost = std::size_t{1} << 30;
   std::string text;
@@ -51,7 +52,7 @@ std::string read_sentences(const std::string& file) {
   return read_stream(in, file);
 }
 
-/// The lines of a file. Those that are no sentences are empty; `faults` says what is wrong with them.
+/// Returns the lines of a file. Invalid ones are returned empty; `faults` receives their errors.
 std::vector<std::string> lines_of(const std::string& file, std::vector<std::string>& faults) {
   std::vector<std::string> lines;
   const std::string bytes = read_sentences(file);
@@ -99,7 +100,7 @@ void check_sentences(const Options& options) {
   const auto name = [](std::size_t i) { return "sentence " + std::to_string(i + 1) + " of --translate"; };
   for (std::size_t i = 0; i < options.translate.size(); ++i) check_sentence(name(i), options.translate[i]);
   if (!options.map.empty() && characters_of(options.translate.front()).empty())
-    throw std::invalid_argument(name(0) + ": there is nothing in it of which --map could be drawn");
+    throw std::invalid_argument(name(0) + ": there is nothing in it that --map could draw");
 }
 
 void print_translations(const Translator& translator, const Options& options) {

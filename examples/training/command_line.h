@@ -1,4 +1,4 @@
-// Options of a command line: what CLI11 does not do itself.
+// Checks of command-line options that CLI11 lacks.
 #pragma once
 
 #include <algorithm>
@@ -14,30 +14,30 @@
 
 namespace training {
 
-/// Checks whole numbers. CLI11 itself takes -1 for a large one, and too large ones for the largest.
+/// Checks whole numbers. CLI11 itself accepts -1 as a large one, and clamps those that are too large.
 inline auto whole_number(std::uint64_t lowest, std::uint64_t highest = std::numeric_limits<std::uint64_t>::max()) {
   return [=](const std::string& text) {
     std::uint64_t number = 0;
     const char* const last = text.data() + text.size();
     const auto [end, error] = std::from_chars(text.data(), last, number);
     if (error == std::errc() && end == last && number >= lowest && number <= highest) return std::string();
-    return text + " is no whole number in " + std::to_string(lowest) + ".." + std::to_string(highest);
+    return text + " is not a whole number in " + std::to_string(lowest) + ".." + std::to_string(highest);
   };
 }
 
-/// Checks numbers. CLI11's own range has room for NaN.
+/// Checks numbers. CLI11's own range check accepts NaN.
 inline auto number_in(double lowest, double highest) {
   return [=](const std::string& text) {
     double number = 0;
     if (CLI::detail::lexical_cast(text, number) && number >= lowest && number <= highest) return std::string();
     std::ostringstream message;
-    message << text << " is no number in " << lowest << ".." << highest;
+    message << text << " is not a number in " << lowest << ".." << highest;
     return message.str();
   };
 }
 
-/// Reads the preset alone, ahead of everything else, because its numbers are the defaults of other options, wherever
-/// these stand. Its name is checked when all options are read.
+/// Reads --preset before all other options, because it determines their defaults, wherever it is on the command line.
+/// Its name is checked when all options are parsed.
 inline std::string preset_of(int argc, char** argv, std::string name) {
   CLI::App app;
   app.set_help_flag();
@@ -47,13 +47,13 @@ inline std::string preset_of(int argc, char** argv, std::string name) {
   return name;
 }
 
-/// Refuses options of these groups where the one named `other` decides in their place.
+/// Rejects options of these groups if the option `other`, which determines their values, is given.
 /// @throws std::invalid_argument
 inline void refuse_beside(const CLI::App& app, const std::string& other, const std::vector<std::string>& groups) {
   if (app.count(other) == 0) return;
   for (const CLI::Option* option : app.get_options())
     if (option->count() > 0 && std::find(groups.begin(), groups.end(), option->get_group()) != groups.end())
-      throw std::invalid_argument(option->get_name() + " has no effect with " + other + ", leave it out");
+      throw std::invalid_argument(option->get_name() + " has no effect with " + other + ", omit it");
 }
 
 }  // namespace training

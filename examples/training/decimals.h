@@ -1,4 +1,4 @@
-// Numbers as text.
+// Formatting of numbers.
 #pragma once
 
 #include <cstdio>
@@ -6,7 +6,7 @@
 
 namespace training {
 
-/// A number with `digits` digits behind the point: "1.870".
+/// Returns a number with `digits` digits after the decimal point: "1.870".
 inline std::string fixed(double x, int digits) {
   char text[350];  // the largest double has 309 digits before the point
   std::snprintf(text, sizeof text, "%.*f", digits, x);

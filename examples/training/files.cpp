@@ -9,7 +9,7 @@ namespace training {
 
 namespace {
 
-/// Whether two names mean the same file, be it there or not.
+/// Whether two names refer to the same file, which need not exist.
 bool same(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code none, also_none;
   if (std::filesystem::equivalent(a, b, none)) return true;
@@ -23,7 +23,7 @@ bool begins_as(const std::filesystem::path& file, std::string_view text) {
   return in.read(begin.data(), static_cast<std::streamsize>(begin.size())) && begin == text;
 }
 
-/// Whether a file is what the option would write in its place.
+/// Whether a file may be overwritten: it is missing, empty, or of the format that the option writes.
 bool is_own(const NamedFile& named, const std::string& format) {
   std::error_code none;
   if (!std::filesystem::exists(named.file, none) || std::filesystem::is_empty(named.file, none)) return true;
@@ -39,7 +39,7 @@ std::string read_file(const std::filesystem::path& file, std::uintmax_t most) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status)) fail("there is no such file");
-  if (!std::filesystem::is_regular_file(status)) fail("is no file");
+  if (!std::filesystem::is_regular_file(status)) fail("is not a file");
   const std::uintmax_t size = std::filesystem::file_size(file, error);
   std::ifstream in(file, std::ios::binary);
   if (error || !in) fail("cannot be opened");
@@ -71,9 +71,9 @@ void require_writable(const std::vector<NamedFile>& written, const std::vector<N
     for (const NamedFile& other : others)
       if (!other.file.empty() && same(named.file, other.file))
         refuse("is named by " + other.option + " and " + named.option + ", and " + named.option +
-               " would write over it");
+               " would overwrite it");
     const nn::NewFile can_be_written(named.file);
-    if (!is_own(named, format)) refuse("is something else than what " + named.option + " writes, and is left as it is");
+    if (!is_own(named, format)) refuse("is not a file that " + named.option + " writes, so it is not overwritten");
   }
 }
 

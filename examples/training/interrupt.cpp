@@ -8,8 +8,8 @@ namespace training {
 
 namespace {
 
-/// A signal that was noted. A thread of any pool may run the handler: what it writes must be seen by all, and take no
-/// lock.
+/// The signal that was received, or 0. Any thread may run the handler, so the variable must be visible to all threads
+/// and lock-free.
 std::atomic<int> noted{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 

@@ -1,12 +1,12 @@
-// Ctrl-C, so that a training run can save what it has.
+// Handling of Ctrl-C, so that a training run can save its state.
 #pragma once
 
 #include <csignal>
 
 namespace training {
 
-/// While it lives, the first SIGINT or SIGTERM is only noted; a second one ends the program at once, and removes a file
-/// that was being written. Afterwards signals do what they did before. One at a time.
+/// While an Interrupt exists, the first SIGINT or SIGTERM is only recorded; a second one ends the program at once, and
+/// removes a file that is being written. The destructor restores the previous handlers. Only one may exist at a time.
 class Interrupt {
  public:
   Interrupt();
@@ -16,7 +16,7 @@ class Interrupt {
 
   bool requested() const;
 
-  /// What the program should return after an interrupt, as shells expect: 128 + the signal's number, 130 after Ctrl-C.
+  /// Returns the program's exit code after an interrupt, as shells expect: 128 + the signal's number, 130 after Ctrl-C.
   int exit_code() const;
 
  private:

@@ -1,11 +1,11 @@
-# training: what the programs that train have in common.
+# training: the code that the training programs share.
 include_guard(GLOBAL)
 
 include(${CMAKE_CURRENT_LIST_DIR}/../nn/library.cmake)
 
 set(ATTN_TRAINING_DIR ${CMAKE_CURRENT_LIST_DIR})
 
-# attn_embed(<target> <name> <file>): the text of a file as `extern const std::string_view <name>` of namespace
+# attn_embed(<target> <name> <file>): embeds the text of a file as `extern const std::string_view <name>` in namespace
 # training.
 function(attn_embed target name file)
   cmake_path(GET file FILENAME source)
@@ -29,7 +29,8 @@ attn_nn_precompiled(attn_training)
 attn_embed(attn_training kReportStyle ${ATTN_TRAINING_DIR}/report.css)
 attn_embed(attn_training kReportScript ${ATTN_TRAINING_DIR}/report.js)
 
-# Where an example looks for its text: in data/ of the clone, unless ATTN_SHARED_DIR alone has it.
+# Sets a variable to the folder in which an example looks for its text: data/ of the clone, or that of ATTN_SHARED_DIR
+# if only that has the file.
 function(attn_data_folder variable folder file)
   set(found ${PROJECT_SOURCE_DIR}/data/${folder})
   if(NOT EXISTS ${found}/${file} AND EXISTS ${ATTN_SHARED_DIR}/data/${folder}/${file})

@@ -15,24 +15,24 @@ namespace {
 
 using display::escaped;
 
-// Pixels of the picture, and of the field inside that the curves are drawn on.
+// Size of the picture and margins of the plot, in pixels.
 constexpr double kWidth = 720, kHeight = 360, kLeft = 56, kRight = 24, kTop = 52, kBottom = 48;
-constexpr std::size_t kMostPoints = 600;  // a curve has no more than the eye can tell apart
+constexpr std::size_t kMostPoints = 600;  // per curve; the eye cannot distinguish more
 
-/// The style beside the colours. Names begin with "loss-", because a page may have other pictures too.
+/// The style besides colours. Names begin with "loss-", because a page may contain other pictures.
 constexpr const char* kStyle = R"(.loss-curve{font-size:12px}
 .loss-title{font-size:15px;font-weight:600}
 .loss-step{stroke-opacity:.45}
 .loss-smooth,.loss-validation{stroke-width:2}
 )";
-/// Classes of the curves, with the series whose colours they have.
+/// Classes of the curves, each with the series that gives its colour.
 constexpr const char *kStep = "loss-step s1", *kSmooth = "loss-smooth s1", *kValidation = "loss-validation s2";
 
 struct Point {
   double x, y;
 };
 
-/// Whole steps of 1, 2 or 5 times a power of ten, about as many as asked for.
+/// Returns a tick distance of 1, 2 or 5 times a power of ten that gives about `count` ticks.
 double tick_distance(double range, double count) {
   const double rough = range / count, power = std::pow(10, std::floor(std::log10(rough)));
   for (const double factor : {1.0, 2.0, 5.0})
@@ -46,7 +46,7 @@ std::string number(double x) {
   return text;
 }
 
-/// Where steps and losses stand in the picture.
+/// Maps steps and losses to positions in the picture.
 class Axes {
  public:
   explicit Axes(const LossCurve& curve) {
@@ -105,7 +105,7 @@ void draw_line(std::ostream& out, const char* name, const std::vector<Point>& po
   out << "\"/>\n";
 }
 
-/// The smallest and the largest of some neighbouring losses, so that no outlier is lost.
+/// Returns the smallest and the largest of each group of neighbouring losses, so that no outlier is lost.
 std::vector<Point> extremes(const std::vector<double>& losses, const Axes& axes) {
   std::vector<Point> points;
   const std::size_t stride = std::max<std::size_t>(1, 2 * losses.size() / kMostPoints);
@@ -142,7 +142,7 @@ double mean_of_last(const std::vector<double>& losses, std::size_t count) {
 }
 
 std::vector<double> smoothed(const std::vector<double>& losses, std::size_t window) {
-  // Sums and counts of all losses before.
+  // Prefix sums of losses and of their counts.
   std::vector<double> sums{0}, counts{0}, result;
   for (const double loss : losses) {
     const bool finite = std::isfinite(loss);
@@ -171,7 +171,7 @@ std::string loss_curve_svg(const LossCurve& curve, const std::string& title) {
   const auto legend = [&](const char* name, const std::string& text) {
     out << "<line class=\"" << name << "\" x1=\"" << x << "\" y1=\"36\" x2=\"" << x + 22
         << "\" y2=\"36\"/><text class=\"faint\" x=\"" << x + 28 << "\" y=\"40\">" << escaped(text) << "</text>\n";
-    x += 28 + 20 + 6.3 * static_cast<double>(text.size());  // a letter's width, about
+    x += 28 + 20 + 6.3 * static_cast<double>(text.size());  // approximate width of a letter
   };
   const std::size_t window = std::max<std::size_t>(11, curve.training.size() / 40);
   if (!curve.training.empty()) {

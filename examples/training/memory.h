@@ -1,4 +1,4 @@
-// Whether the machine has the memory that a model takes.
+// Checks that the machine has enough memory for a model.
 #pragma once
 
 #include <unistd.h>
@@ -9,13 +9,13 @@
 
 namespace training {
 
-/// Refuses sizes that the machine could not hold before memory is asked for, because Linux gives what it does not have,
-/// and ends the program when that is used.
-/// @throws std::invalid_argument if the machine has less memory than that
+/// Rejects sizes that exceed the machine's memory before they are allocated: Linux grants such allocations, and kills
+/// the program when it uses them.
+/// @throws std::invalid_argument if the machine has less memory than `bytes`
 inline void require_memory(double bytes) {
   const double all = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
   if (bytes <= all) return;
-  throw std::invalid_argument("a model of these sizes takes " + fixed(bytes / 1e9, 1) + " GB, this machine has " +
+  throw std::invalid_argument("a model of these sizes takes " + fixed(bytes / 1e9, 1) + " GB, but this machine has " +
                               fixed(all / 1e9, 1));
 }
 

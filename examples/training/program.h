@@ -1,4 +1,4 @@
-// What every program that trains does around its work.
+// The main function shared by the training programs.
 #pragma once
 
 #include <cstdlib>
@@ -10,8 +10,8 @@
 
 namespace training {
 
-/// Runs a program, which returns its exit code. What it throws becomes one line on standard error, behind the program's
-/// name, and the exit code 1.
+/// Runs a program and returns its exit code. An exception becomes one line on standard error, after the program's name,
+/// and exit code 1.
 template <class F>
 int run_program(const char* name, const F& program) {
   try {

@@ -57,7 +57,7 @@ void Progress::update(Index done, double loss, Index tokens) {
   if (now - drawn_at_ < kRedraw && done != steps_) return;
   drawn_at_ = now;
   clear();
-  // A line that wraps could not be drawn over.
+  // A line that wraps could not be overwritten.
   out_ << line(columns_ > static_cast<int>(line(false).size()) + kBarColumns + 1) << std::flush;
   drawn_ = true;
 }

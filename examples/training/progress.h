@@ -1,4 +1,4 @@
-// How far a training run is, on standard error.
+// Progress of a training run, on standard error.
 #pragma once
 
 #include <chrono>
@@ -10,32 +10,32 @@
 
 namespace training {
 
-/// Whether standard error is a terminal, where a line can be drawn over.
+/// Whether standard error is a terminal, where a line can be overwritten.
 bool standard_error_is_terminal();
 
-/// Shows a line that is drawn over: a bar, the step, the loss, tokens per second and the time left. If the output is no
-/// terminal, prints a plain line at each tenth of the steps instead.
+/// Shows a line that is updated in place: a bar, the step, the loss, tokens per second and the time left. If the output
+/// is not a terminal, prints a plain line at each tenth of the steps instead.
 class Progress {
  public:
   using Index = std::ptrdiff_t;
 
-  /// The progress of a run to `steps` steps, of which `done` were done before.
+  /// Starts the progress of a run of `steps` steps, of which `done` were done before.
   explicit Progress(Index steps, Index done = 0);
   Progress(Index steps, Index done, std::ostream& out, bool terminal, int columns = 80);
   ~Progress() { finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Called after each step: how many are done, its loss, and how many tokens it learned from.
+  /// Call after each step, with the number of steps done, the loss, and the number of tokens in the step.
   void update(Index done, double loss, Index tokens);
 
   /// Prints lines that stay above the bar: a validation loss, a sample.
   void say(const std::string& text);
 
-  /// Ends the bar's line. Further updates begin another.
+  /// Ends the bar's line. Further updates begin a new one.
   void finish();
 
-  /// Seconds since the beginning, of this run alone.
+  /// Returns the seconds since the start of this run.
   double seconds() const;
   double tokens_per_second() const;
 

@@ -19,8 +19,8 @@ namespace {
 using display::escaped;
 using nlohmann::json;
 
-/// JSON inside a <script> element, which ends at the first "</script" and knows no entities. Bytes that are not UTF-8
-/// become U+FFFD.
+/// Returns JSON that is safe inside a <script> element, which ends at the first "</script" and has no entities. Bytes
+/// that are not UTF-8 become U+FFFD.
 std::string embedded(const json& data) {
   std::string result;
   for (const char c : data.dump(-1, ' ', false, json::error_handler_t::replace)) {
@@ -36,7 +36,7 @@ std::string embedded(const json& data) {
   return result;
 }
 
-/// The weights of each head in thousandths, row after row: as many digits as the page shows.
+/// Returns the weights of each head in thousandths, row by row: the page shows three digits.
 json json_of(const AttentionMaps& maps) {
   json layers = json::array();
   const auto rows = static_cast<attn::Index>(maps.rows.size()), columns = static_cast<attn::Index>(maps.columns.size());
@@ -74,7 +74,7 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 )";
 
 constexpr std::string_view kSamples = R"(<section>
-<h2>What it wrote while it learned</h2>
+<h2>Samples during training</h2>
 <div class="row"><label for="sample">After step <output id="sample-step"></output></label>
 <input type="range" id="sample" min="0" step="1"></div>
 <pre id="sample-text"></pre>
@@ -82,11 +82,11 @@ constexpr std::string_view kSamples = R"(<section>
 )";
 
 constexpr std::string_view kMaps = R"(<section>
-<h2>Where it looks</h2>
+<h2>Attention maps</h2>
 <div class="row"><label for="map-choice">Text</label><select id="map-choice"></select></div>
-<p class="faint">A small picture for each layer (downwards) and head (across): choose one. In the large one, each row is
-a place that looks, each column a place that is looked at. The stronger the colour, the more; weights of a row add up to
-1. Arrow keys move in both.</p>
+<p class="faint">One small picture per layer (down) and head (across): choose one. In the large one, each row is a query
+and each column a key. The stronger the colour, the larger the weight; the weights of a row sum to 1. Arrow keys move
+in both.</p>
 <div class="scroll"><div id="heads"></div></div>
 <p id="readout" class="faint" aria-live="polite"></p>
 <div class="scroll">

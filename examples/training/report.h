@@ -1,4 +1,4 @@
-// A page about a training run.
+// An HTML report about a training run.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@
 
 namespace training {
 
-/// What the model wrote after some number of steps.
+/// Text that the model generated after some number of steps.
 struct Sample {
   attn::Index step;
   std::string text;  ///< any number of lines
 };
 
-/// Where a model looked, in all of its layers.
+/// The attention weights of a model, in all of its layers.
 struct AttentionMaps {
   std::string title;
-  std::vector<std::string> rows, columns;           ///< what stands beside each query and above each key
+  std::vector<std::string> rows, columns;           ///< labels of queries and of keys
   std::vector<attn::Tensor<float, 4>> layers = {};  ///< weights of each layer, (1, heads, queries, keys)
 };
 
@@ -33,9 +33,9 @@ struct Report {
   std::vector<AttentionMaps> maps;
 };
 
-/// Makes the page, one file of HTML that needs no other. Its samples and maps can be stepped through. All text is UTF-8
-/// and is shown as it is, whatever it holds.
-/// @throws std::invalid_argument if weights are not those of one text, or do not match their labels.
+/// Returns the page, a single HTML file without dependencies. Readers can step through its samples and maps. All text
+/// is UTF-8, and is escaped.
+/// @throws std::invalid_argument if weights are not those of one sequence, or do not match their labels.
 std::string report_html(const Report& report);
 
 }  // namespace training

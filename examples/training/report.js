@@ -5,7 +5,7 @@
   const byId = (id) => document.getElementById(id);
   const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
 
-  /// A label as something that can be seen by itself.
+  /// Returns a label with visible symbols for characters that cannot be seen alone.
   const visible = (label) => {
     if (/^ +$/u.test(label)) return '\u2423'.repeat(label.length);
     if (label === '\n') return '\u21b5';
@@ -28,7 +28,7 @@
   };
 
   const COLOR = [38, 120, 200];
-  /// Weights are thousandths. The root keeps small ones visible.
+  /// Weights are thousandths. The square root keeps small ones visible.
   const shade = (weight) => Math.sqrt(weight / 1000);
 
   const state = {map: 0, layer: 0, head: 0, row: 0, column: 0};
@@ -44,7 +44,7 @@
   };
 
   const FONT = 13;
-  /// About how wide a label is drawn: letters of Chinese and its like are squares.
+  /// Approximate width of a label: Chinese characters and similar ones are square.
   const widthOf = (label) => [...label].reduce((sum, c) => sum + (c.codePointAt(0) > 0x2e7f ? 1 : 0.62), 0) * FONT;
   const widest = (labels) => Math.max(FONT, ...labels.map((label) => widthOf(visible(label))));
   let layout = null;
@@ -91,7 +91,7 @@
     cursor.setAttribute('y', layout.top + state.row * layout.cell - 0.5);
     const place = (labels, i) => `\u201c${visible(labels[i])}\u201d (${i + 1})`;
     byId('readout').textContent =
-        `Layer ${state.layer + 1}, head ${state.head + 1}: ${place(rows, state.row)} looks at ` +
+        `Layer ${state.layer + 1}, head ${state.head + 1}: ${place(rows, state.row)} attends to ` +
         `${place(columns, state.column)} with weight ${(weight(state.row, state.column) / 1000).toFixed(3)}.`;
   };
 
@@ -104,7 +104,7 @@
     drawMap();
   };
 
-  /// One small picture for each head: a pixel for each weight.
+  /// Draws a small picture for each head: a pixel per weight.
   const drawHeads = () => {
     const {rows, columns, layers} = map();
     const most = Math.max(...layers.map((heads) => heads.length));

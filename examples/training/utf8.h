@@ -1,4 +1,4 @@
-// Text as Unicode letters, as the example transliterate has it.
+// UTF-8 text as code points, from the example transliterate.
 #pragma once
 
 #include "../transliterate/utf8.h"

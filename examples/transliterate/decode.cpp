@@ -11,14 +11,15 @@ namespace transliterate {
 
 namespace {
 
-/// A target as the decoder wants to see it: behind <s>.
+/// Returns a target as the decoder expects it: preceded by <s>.
 Tokens behind_begin(const Tokens& target) {
   Tokens tokens{Vocabulary::kBegin};
   tokens.insert(tokens.end(), target.begin(), target.end());
   return tokens;
 }
 
-/// log softmax(logits)[token]. Summed in double: it costs nothing here, and leaves only the network's own rounding.
+/// Returns log softmax(logits)[token]. Summed in double, at no cost here, so that only the network's own rounding
+/// remains.
 template <class Logits>
 float log_prob(const Logits& logits, attn::Index token) {
   const double max = static_cast<double>(logits.maxCoeff());
@@ -26,7 +27,7 @@ float log_prob(const Logits& logits, attn::Index token) {
   for (const float x : logits) sum += std::exp(static_cast<double>(x) - max);
   const double result = static_cast<double>(logits(token)) - max - std::log(sum);
   if (!std::isfinite(result))
-    throw std::runtime_error("the network overflows: its weights are not those of a trained one");
+    throw std::runtime_error("the network overflows: its weights are not those of a trained network");
   return static_cast<float>(result);
 }
 
@@ -46,7 +47,7 @@ std::vector<Scored> greedy(const Transformer& network, const std::vector<Tokens>
   const Encoded encoded = network.encode(sources, path);
   std::vector<Scored> results(sources.size());
   std::vector<bool> finished(sources.size(), false);
-  std::vector<Tokens> targets(sources.size(), Tokens{Vocabulary::kBegin});  // all of one length, finished or not
+  std::vector<Tokens> targets(sources.size(), Tokens{Vocabulary::kBegin});  // all have the same length, finished or not
 
   for (std::size_t step = 0; step < kMaxTargetLength && !std::all_of(finished.begin(), finished.end(), std::identity{});
        ++step) {

@@ -13,10 +13,10 @@ namespace transliterate {
 
 namespace {
 
-// Pixels. The small cell still holds a letter beside it, the large one a number of two digits inside.
+// Pixels. A letter fits beside a small cell, a number with two decimals inside a large one.
 constexpr int kLargeCell = 40, kSmallCell = 22;
 constexpr int kMargin = 24, kRowLabels = 52, kColumnLabels = 28, kPanelTitle = 26, kGap = 30, kColorBar = 84;
-constexpr int kMinWidth = 520;  // room for the explanation in a few lines
+constexpr int kMinWidth = 520;  // fits the explanation in a few lines
 
 std::string number(double x) {
   char text[32];
@@ -24,13 +24,13 @@ std::string number(double x) {
   return text;
 }
 
-/// Whether a character has no shape; among these are characters that XML forbids.
+/// Whether a character is invisible; among these are characters that XML forbids.
 bool is_invisible(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA1) || c == 0xAD || (c >= 0x200B && c <= 0x200F) ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF || (c & 0xFFFE) == 0xFFFE;
 }
 
-/// Whether it is a Latin or Arabic mark that sits on the letter before it.
+/// Whether a character is a Latin or Arabic combining mark.
 bool is_mark(char32_t c) {
   return (c >= 0x300 && c <= 0x36F) || (c >= 0x610 && c <= 0x61A) || (c >= 0x64B && c <= 0x65F) || c == 0x670 ||
          (c >= 0x6D6 && c <= 0x6DC);
@@ -54,7 +54,7 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-/// A letter as the label of a row or column: something that can be seen by itself.
+/// Returns a letter as the label of a row or column, visible even if the letter alone is not.
 std::string label_of(const std::string& letter) {
   if (letter == "</s>") return "end";
   const bool single = letters_of(letter).size() == 1;
@@ -78,7 +78,7 @@ std::ostream& operator<<(std::ostream& out, const Text& t) {
              << "</text>\n";
 }
 
-/// Lines of at most `width` pixels at the given size of letters, broken at blanks.
+/// Splits a text at spaces into lines of at most `width` pixels.
 std::vector<std::string> wrapped(const std::string& text, int width, int font_size) {
   const auto fits = static_cast<std::size_t>(width / (0.56 * font_size));  // mean width of a Latin letter, in ems
   std::vector<std::string> lines;
@@ -92,13 +92,13 @@ std::vector<std::string> wrapped(const std::string& text, int width, int font_si
   return lines;
 }
 
-/// The dark end of the scale: the greatest weight of all panels, rounded up to a fifth, so that its quarters, the ticks
-/// of the colour bar, have two digits.
+/// Returns the weight at the dark end of the scale: the largest of all panels, rounded up to a fifth, so that its
+/// quarters, the ticks of the colour bar, have two decimals.
 double scale_end(const std::vector<Panel>& panels) {
   float greatest = 0;
   for (const Panel& panel : panels)
     if (panel.weights.size() > 0) greatest = std::max(greatest, panel.weights.matrix().maxCoeff());
-  const double rounding_error = 1e-6;  // a weight of 1 may come out a little above
+  const double rounding_error = 1e-6;  // a weight of 1 may be slightly larger
   return std::clamp(std::ceil(static_cast<double>(greatest) * 5 - rounding_error) / 5, 0.2, 1.0);
 }
 
@@ -132,7 +132,7 @@ void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int c
       out << "<rect class=\"cell weight\" x=\"" << cx << "\" y=\"" << cy << "\" width=\"" << cell << "\" height=\""
           << cell << "\" fill-opacity=\"" << share << "\"><title>" << escaped(label_of(panel.source[s])) << " : "
           << escaped(label_of(panel.target[t])) << " = " << number(w) << "</title></rect>\n";
-      // Numbers that would be rounded to nothing only clutter.
+      // Numbers that would print as 0.00 are only clutter.
       if (cell == kLargeCell && w >= 0.01)
         out << Text{number(w), cx + half, cy + half + 4, 11, "middle", display::class_on_weight(share)};
     }

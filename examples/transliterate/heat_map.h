@@ -1,4 +1,4 @@
-// Attention weights as a picture.
+// Heat maps of attention weights, as SVG.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace transliterate {
 
-/// One square of a heat map: how much each target letter (a column) looked at each source letter (a row).
+/// One panel of a heat map: the weight of each source letter (a row) for each target letter (a column).
 struct Panel {
   std::string title;
   Word source, target;
   attn::Tensor<float, 2> weights;  // (target, source)
 };
 
-/// All panels as one SVG picture with a common colour scale. Text is escaped; marks and characters that cannot be seen
-/// by themselves are shown on a dotted circle or by their number.
+/// Returns all panels as one SVG picture with a common colour scale. Text is escaped; combining marks are shown on a
+/// dotted circle, invisible characters by their code points.
 /// @throws std::invalid_argument if a panel's weights are not (target letters, source letters).
 std::string heat_map_svg(const std::string& title, const std::string& explanation, const std::vector<Panel>& panels);
 

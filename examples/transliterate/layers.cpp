@@ -57,10 +57,10 @@ void FeedForward::add_to(States& x) const {
 }
 
 Embedding::Embedding(ModelFile& file, const std::string& variable) : weight_(file.matrix(variable).matrix()) {
-  // Half of the features are sines and half cosines, of at least two wave lengths; heads share them out evenly.
+  // Half of the features are sines and half cosines, of at least two wavelengths; heads split the features evenly.
   if (width() < 4 || width() % 2 != 0 || width() % kHeads != 0)
     throw FileError(file.name(), "variable \"" + variable + "\" has " + std::to_string(width()) +
-                                     " columns, which is no even multiple of " + std::to_string(kHeads) + " heads");
+                                     " columns, which is not a multiple of " + std::to_string(kHeads) + " heads");
 }
 
 States Embedding::operator()(const std::vector<Tokens>& batch) const {
@@ -75,7 +75,7 @@ States Embedding::operator()(const std::vector<Tokens>& batch) const {
     for (std::size_t t = 0; t < batch[b].size(); ++t) {
       const attn::Index id = batch[b][t];
       if (id < 0 || id >= tokens())
-        throw std::out_of_range("token id " + std::to_string(id) + " has no embedding, there are " +
+        throw std::out_of_range("token id " + std::to_string(id) + " has no embedding; there are " +
                                 std::to_string(tokens()));
       auto state = states.matrix(static_cast<attn::Index>(b)).row(static_cast<attn::Index>(t));
       state = scale * weight_.row(id);

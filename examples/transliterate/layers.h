@@ -1,5 +1,5 @@
-// What a Transformer has besides attention: embeddings, normalisation, feed-forward; and attention with trained
-// weights.
+// The layers of a Transformer other than attention (embeddings, normalisation, feed-forward), and attention with
+// trained weights.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace transliterate {
 
-/// One vector for each token of each sequence: (batch, len, width).
+/// A vector for each token of each sequence: (batch, len, width).
 using States = attn::Tensor<float, 3>;
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -32,7 +32,7 @@ class Linear {
   Eigen::RowVectorXf bias_;
 };
 
-/// Brings each row to mean 0 and variance 1, then scales and shifts it (Ba et al. 2016).
+/// Normalises each row to mean 0 and variance 1, then scales and shifts it (Ba et al. 2016).
 class LayerNorm {
  public:
   LayerNorm(ModelFile& file, const std::string& prefix, attn::Index width);
@@ -42,7 +42,7 @@ class LayerNorm {
   Eigen::RowVectorXf gamma_, beta_;
 };
 
-/// Normalises, then width -> inner -> width with ReLU between (Vaswani et al. 2017, section 3.3).
+/// LayerNorm, then width -> inner -> width with ReLU in between (Vaswani et al. 2017, section 3.3).
 class FeedForward {
  public:
   FeedForward(ModelFile& file, const std::string& prefix, attn::Index width);
@@ -55,7 +55,7 @@ class FeedForward {
   Linear widen_, narrow_;
 };
 
-/// Turns token ids into vectors, and adds the position of each token in its sequence.
+/// Converts token ids to vectors and adds the position of each token in its sequence.
 class Embedding {
  public:
   Embedding(ModelFile& file, const std::string& variable);
@@ -63,8 +63,7 @@ class Embedding {
   attn::Index tokens() const { return weight_.rows(); }
   attn::Index width() const { return weight_.cols(); }
 
-  /// The vectors (batch, longest, width). Shorter sequences are padded; what the padding holds must not matter to
-  /// anyone.
+  /// Returns the vectors, (batch, longest, width). Shorter sequences are padded; the padding must not affect results.
   /// @throws std::out_of_range for an id that has no row.
   States operator()(const std::vector<Tokens>& batch) const;
 
@@ -72,13 +71,13 @@ class Embedding {
   RowMatrix weight_;  // (tokens, width)
 };
 
-/// How many heads the published model was trained with; its file does not say.
+/// Number of heads of the published model; its file does not state it.
 constexpr attn::Index kHeads = 8;
 
-/// Attention whose queries, keys and values all come from one sequence: the file's linear_0 makes the three of them.
+/// Loads self-attention: linear_0 of the file computes queries, keys and values.
 attn::MultiHeadAttention<float> load_self_attention(ModelFile& file, const std::string& prefix, attn::Index width);
 
-/// Attention from one sequence to another: linear_0 makes queries, linear_1 keys and values.
+/// Loads attention from one sequence to another: linear_0 computes queries, linear_1 keys and values.
 attn::MultiHeadAttention<float> load_cross_attention(ModelFile& file, const std::string& prefix, attn::Index width);
 
 }  // namespace transliterate

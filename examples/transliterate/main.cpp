@@ -1,4 +1,4 @@
-// transliterate: Arabic names in Latin letters, by a trained encoder-decoder Transformer.
+// transliterate: writes Arabic names in Latin letters with a trained encoder–decoder Transformer.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace transliterate;
 
-/// What the user asked for.
+/// The parsed command line.
 struct Request {
   std::vector<std::string> names;
   std::string model_folder = TRANSLITERATE_MODEL_DIR;
@@ -33,13 +33,13 @@ struct Request {
   attn::Path attention_path() const { return path == "naive" ? attn::Path::naive : attn::Path::flash; }
 };
 
-/// One line of input, and what became of it. A name of several words is transliterated word by word.
+/// One line of input and its results. A name of several words is transliterated word by word.
 struct Name {
   std::vector<Word> words;
   std::vector<Scored> results;
 };
 
-/// Adds where a fault in the input lies to what the fault is.
+/// Prefixes errors in the input with their location.
 template <class F>
 auto located(const std::string& where, F f) {
   try {
@@ -59,30 +59,31 @@ std::vector<Name> read_names(const Request& request) {
     std::size_t number = 0;
     for (std::string line; std::getline(std::cin, line);)
       if (++number; line.find_first_not_of(" \t\r") != std::string::npos) add("line " + std::to_string(number), line);
-    if (names.empty()) throw std::invalid_argument("no names: give them as arguments, or one a line on standard input");
+    if (names.empty())
+      throw std::invalid_argument("no names: give them as arguments, or one per line on standard input");
   }
   return names;
 }
 
-/// The ids of a word, with a warning for every letter that the network has never seen.
+/// Returns the ids of a word's letters, and warns of every letter that is not in the vocabulary.
 Tokens ids_with_warnings(const Word& word, const Vocabulary& vocabulary) {
   std::vector<std::string> unknown;
   Tokens ids = ids_of(word, vocabulary, unknown);
   for (const std::string& letter : unknown)
     std::cerr << "transliterate: warning: " << letter << " (" << code_point_name(code_point(letter)) << ") is not in "
-              << vocabulary.file() << ", taken as <unk>\n";
+              << vocabulary.file() << ", treated as <unk>\n";
   return ids;
 }
 
-/// The tokens of an option that is one word.
+/// Returns the tokens of an option whose value is one word.
 Tokens option_tokens(const std::string& option, const std::string& text, const Vocabulary& vocabulary) {
   const std::vector<Word> words = located(option, [&] { return words_of(text); });
   if (words.size() != 1) throw std::invalid_argument(option + " takes one word, not " + std::to_string(words.size()));
   return ids_with_warnings(words.front(), vocabulary);
 }
 
-/// Fills in the results of all names, some words at a time: enough to share the work of a step, and few enough that a
-/// long list needs no more memory than a short one.
+/// Fills in the results of all names, in batches of words: large enough to share the work of a step, and small enough
+/// that a long list needs no more memory than a short one.
 void transliterate_names(std::vector<Name>& names, const Request& request, const Model& model) {
   constexpr std::size_t kBatch = 64;
   Tokens prefix, target;
@@ -127,7 +128,7 @@ void print(const Name& name, const Request& request, const Vocabulary& vocabular
   }
 }
 
-/// The panels of one word: each head, or their mean.
+/// Returns the panels of one word: one per head, or their mean.
 std::vector<Panel> panels_of(const Word& source, const Scored& result, const Request& request, const Model& model,
                              const std::string& title) {
   std::vector<std::string> unknown;
@@ -167,18 +168,18 @@ void write_map(const std::vector<Name>& names, const Request& request, const Mod
         panels.push_back(std::move(panel));
     }
   std::ofstream out(request.map_file, std::ios::binary);
-  out << heat_map_svg(title,
-                      "Cross-attention of the last decoder layer: each column is a letter that was written, each row a "
-                      "letter that was there to be looked at. The weights of a column add up to 1; \u201cend\u201d is "
-                      "the decision to stop.",
-                      panels);
+  out << heat_map_svg(
+      title,
+      "Cross-attention of the last decoder layer: each column is a letter that was written, each row a letter that it "
+      "could attend to. The weights of a column sum to 1; \u201cend\u201d is the decision to stop.",
+      panels);
   if (!out.flush()) throw std::runtime_error(request.map_file + ": cannot be written");
 }
 
 void run(const Request& request) {
   if (!std::filesystem::is_directory(request.model_folder))
     throw FileError(request.model_folder,
-                    "there is no such folder; say with --model where it is (examples/README.md says where to get it)");
+                    "there is no such folder; pass its path with --model (examples/README.md says where to get it)");
   const Model model = Model::load(request.model_folder);
   std::vector<Name> names = read_names(request);
   transliterate_names(names, request, model);
@@ -188,8 +189,9 @@ void run(const Request& request) {
 }
 
 void add_options(CLI::App& app, Request& request) {
-  app.add_option("name", request.names,
-                 "Arabic names, as words or as letters with blanks between them; without any, lines of standard input");
+  app.add_option(
+      "name", request.names,
+      "Arabic names, as words or as letters separated by spaces; if none are given, lines of standard input");
   app.add_option("--model", request.model_folder,
                  "Folder with model.bin, source_vocabulary.txt and target_vocabulary.txt")
       ->type_name("DIR")
@@ -198,7 +200,7 @@ void add_options(CLI::App& app, Request& request) {
       ->check(CLI::IsMember({"flash", "naive"}))
       ->option_text("flash|naive");
   auto* prefix =
-      app.add_option("--prefix", request.prefix, "Letters with which every Latin word begins")->option_text("LETTERS");
+      app.add_option("--prefix", request.prefix, "Letters that every result must begin with")->option_text("LETTERS");
   app.add_option("--score", request.target,
                  "Do not search: print the log-probability of this Latin word for each name; not with --prefix")
       ->option_text("WORD")
@@ -206,8 +208,7 @@ void add_options(CLI::App& app, Request& request) {
   auto* map = app.add_option("--map", request.map_file,
                              "Draw the last decoder layer's attention to the source letters as an SVG heat map")
                   ->option_text("FILE.svg");
-  app.add_option("--heads", request.heads,
-                 "What the map shows: the mean of the heads (default), or all of them; needs --map")
+  app.add_option("--heads", request.heads, "Heads in the map: their mean (default), or all of them; needs --map")
       ->check(CLI::IsMember({"mean", "all"}))
       ->option_text("mean|all")
       ->needs(map);

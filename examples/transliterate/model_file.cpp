@@ -16,10 +16,10 @@ constexpr std::uint32_t kVersion = 2;
 constexpr std::string_view kSpec = "TransformerBase";
 constexpr std::uint32_t kRevision = 2;
 
-// No array of a Transformer has more dimensions than (out, in); the margin only has to keep messages short.
+// Arrays of a Transformer have at most two dimensions, (out, in); the limit only keeps messages short.
 constexpr std::uint8_t kMaxRank = 4;
 
-/// Bytes of a file as text for a message: never longer than a line, never a control character.
+/// Returns bytes of a file as text for a message: short, and without control characters.
 std::string printable(std::string_view bytes) {
   constexpr std::size_t kMaxShown = 60;
   std::string text;
@@ -27,13 +27,13 @@ std::string printable(std::string_view bytes) {
   return '"' + text + (bytes.size() > kMaxShown ? "..." : "") + '"';
 }
 
-/// Takes numbers and strings from a stream and knows how many bytes are left, so that no size that the file claims is
-/// believed before it has been compared with what the file can still hold.
+/// Reads numbers and strings from a stream and tracks how many bytes are left, so that every size that the file claims
+/// is checked against its actual length first.
 class Reader {
  public:
   Reader(std::istream& in, std::uint64_t size, const std::string& name) : in_(in), size_(size), name_(name) {}
 
-  /// Names what is being read, for messages.
+  /// Names the item being read, for messages.
   void now_reading(std::string what) { what_ = std::move(what); }
 
   std::uint8_t u8() { return static_cast<std::uint8_t>(little_endian(1)); }
@@ -54,7 +54,7 @@ class Reader {
   std::vector<float> floats(std::uint32_t count) {
     static_assert(
         std::endian::native == std::endian::little && std::numeric_limits<float>::is_iec559 && sizeof(float) == 4,
-        "items are copied as they lie in the file");
+        "items are copied from the file without conversion");
     const std::uint64_t bytes = std::uint64_t{count} * sizeof(float);
     require_left(bytes);
     std::vector<float> items(count);
@@ -99,20 +99,20 @@ class Reader {
 void read_header(Reader& reader, const std::string& name) {
   reader.now_reading("the version");
   const std::uint32_t version = reader.u32();
-  constexpr std::uint32_t kPlausibleVersions = 1000;  // text and other formats begin with far greater numbers
+  constexpr std::uint32_t kPlausibleVersions = 1000;  // text and other formats begin with far larger numbers
   if (version > kPlausibleVersions) throw FileError(name, "not a model file (it does not begin with a version)");
   if (version != kVersion)
-    throw FileError(name, "model file version " + std::to_string(version) + ", only version " +
+    throw FileError(name, "model file version " + std::to_string(version) + ", but only version " +
                               std::to_string(kVersion) + " can be read");
   reader.now_reading("the name of the network");
   const std::string spec = reader.string();
   if (spec != kSpec)
-    throw FileError(name,
-                    "holds a network of the kind " + printable(spec) + ", only " + printable(kSpec) + " can be read");
+    throw FileError(
+        name, "holds a network of the kind " + printable(spec) + ", but only " + printable(kSpec) + " can be read");
   reader.now_reading("the revision");
   const std::uint32_t revision = reader.u32();
   if (revision != kRevision)
-    throw FileError(name, "revision " + std::to_string(revision) + " of the network, only revision " +
+    throw FileError(name, "revision " + std::to_string(revision) + " of the network, but only revision " +
                               std::to_string(kRevision) + " can be read");
 }
 
@@ -161,7 +161,7 @@ ModelFile ModelFile::read(std::istream& in, std::uint64_t size, const std::strin
     }
     const std::uint8_t item_size = reader.u8();
     if (item_size != sizeof(float))
-      reader.fail("has items of " + std::to_string(item_size) + " bytes, only float32 (4) can be read");
+      reader.fail("has items of " + std::to_string(item_size) + " bytes, but only float32 (4) can be read");
     const std::uint32_t count = reader.u32();
     if (count != product)
       reader.fail("claims " + std::to_string(count) + " items for the shape " + shape_text(variable.shape));

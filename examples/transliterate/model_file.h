@@ -1,4 +1,4 @@
-// Reads the file of a trained model: named float32 arrays. The file is not trusted.
+// Reads the file of a trained model: named float32 arrays. The file is untrusted.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +21,32 @@ class FileError : public std::runtime_error {
       : std::runtime_error(file + ": " + what_is_wrong) {}
 };
 
-/// The variables of a model file, handed out by name. Each has to be asked for with the shape that the network needs.
+/// The variables of a model file, accessed by name. Each is requested with the shape that the network needs.
 ///
 /// Layout, little-endian: u32 version (2), string spec ("TransformerBase"), u32 revision, u32 number of variables; for
 /// each variable: string name, u8 rank, u32 sizes[rank], u8 bytes per item (4: float32), u32 number of items, items. A
-/// string is a u16 length, then so many bytes, of which the last is NUL.
+/// string is a u16 length followed by that many bytes, the last of which is NUL.
 class ModelFile {
  public:
   using Matrix = attn::TensorView<const float, 2>;
   using Vector = attn::TensorView<const float, 1>;
 
-  /// @throws FileError if the file cannot be read or is not such a model, whole and without anything behind it.
+  /// Reads a file. @throws FileError if it cannot be read, is not such a model, is truncated or has trailing bytes.
   static ModelFile load(const std::filesystem::path& path);
 
-  /// As above, from a stream of `size` bytes; `name` is for messages.
+  /// Reads a stream of `size` bytes; `name` is for messages.
   static ModelFile read(std::istream& in, std::uint64_t size, const std::string& name);
 
   bool contains(const std::string& variable) const { return variables_.contains(variable); }
 
-  /// A variable of two dimensions, whatever their sizes. Views live as long as this object.
+  /// Returns a variable of two dimensions, of any size. Views are valid as long as this object.
   Matrix matrix(const std::string& variable);
 
-  /// A variable of exactly this shape. @throws FileError if it is missing or has another one.
+  /// Returns a variable of exactly this shape. @throws FileError if it is missing or has another shape.
   Matrix matrix(const std::string& variable, attn::Index rows, attn::Index columns);
   Vector vector(const std::string& variable, attn::Index size);
 
-  /// @throws FileError if a variable was never asked for: then the file describes another network than was built.
+  /// @throws FileError if a variable was never requested: then the file describes a network other than the one built.
   void require_all_used() const;
 
   const std::string& name() const { return name_; }
@@ -66,7 +66,7 @@ class ModelFile {
   std::set<std::string> used_;
 };
 
-/// "43 x 32": sizes as messages show them.
+/// Returns sizes as messages show them: "43 x 32".
 std::string shape_text(const std::vector<attn::Index>& shape);
 
 }  // namespace transliterate

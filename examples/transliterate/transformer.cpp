@@ -4,7 +4,7 @@ namespace transliterate {
 
 namespace {
 
-/// The layers of one half, as many as the file has, numbered from 0.
+/// Loads the layers of the encoder or decoder: those that the file has, numbered from 0.
 template <class Layer>
 std::vector<Layer> load_layers(ModelFile& file, const std::string& half, attn::Index width) {
   std::vector<Layer> layers;

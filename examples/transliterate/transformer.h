@@ -1,4 +1,4 @@
-// The encoder–decoder network: attention from attn, everything between from layers.h.
+// The encoder–decoder network: attention from attn, the other layers from layers.h.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 
 namespace transliterate {
 
-/// Self-attention over the source, then feed-forward; both normalise first and add to what they were given.
+/// Self-attention over the source, then feed-forward; both are pre-norm and add to their input.
 class EncoderLayer {
  public:
   EncoderLayer(ModelFile& file, const std::string& prefix, attn::Index width);
@@ -25,7 +25,8 @@ class EncoderLayer {
   FeedForward feed_forward_;
 };
 
-/// What the encoder makes of a batch: a vector for each letter, and how many letters of each row are no padding.
+/// The encoder's result for a batch: a vector for each letter, and the number of letters in each row (the rest is
+/// padding).
 struct Encoded {
   States states;
   std::vector<attn::Index> lengths;
@@ -36,7 +37,7 @@ class DecoderLayer {
  public:
   DecoderLayer(ModelFile& file, const std::string& prefix, attn::Index width);
 
-  /// Returns the weights of the attention to the source, (batch, heads, target, source); empty unless asked for.
+  /// Returns the weights of the attention to the source, (batch, heads, target, source); empty unless requested.
   attn::Tensor<float, 4> apply(States& x, const Encoded& source, attn::Path path, bool weights) const;
 
  private:
@@ -47,28 +48,29 @@ class DecoderLayer {
   FeedForward feed_forward_;
 };
 
-/// Logits of the next token after each token of each target, (batch, len, tokens), and, if asked for, the last layer's
-/// attention to the source, (batch, heads, len, source len).
+/// Logits of the token after each token of each target, (batch, len, tokens), and, if requested, the weights of the
+/// last layer's attention to the source, (batch, heads, len, source len).
 struct Decoded {
   States logits;
   attn::Tensor<float, 4> weights;
 };
 
-/// The trained network. Calls are const and may run at the same time.
+/// The trained network. Calls are const and may run concurrently.
 class Transformer {
  public:
-  /// Takes width, number of layers and sizes of vocabularies from the file's variables.
-  /// @throws FileError if a variable is missing, superfluous or of another shape than the others ask for.
+  /// Infers the width, number of layers and sizes of vocabularies from the file's variables.
+  /// @throws FileError if a variable is missing, superfluous or of a shape that contradicts the others.
   explicit Transformer(ModelFile& file);
 
   attn::Index source_tokens() const { return source_embedding_.tokens(); }
   attn::Index target_tokens() const { return target_embedding_.tokens(); }
 
-  /// Sources of different lengths are padded to the longest; padding changes no result.
+  /// Encodes a batch. Sources of different lengths are padded to the longest; padding changes no result.
   Encoded encode(const std::vector<Tokens>& sources, attn::Path path) const;
 
-  /// @param targets  what is known of each target, <s> first; padded like sources. Rows behind a target's end mean
-  /// nothing.
+  /// Decodes a batch.
+  /// @param targets  known tokens of each target, <s> first; padded like sources. Rows after a target's end are
+  /// meaningless.
   Decoded decode(const Encoded& source, const std::vector<Tokens>& targets, attn::Path path,
                  bool weights = false) const;
 
@@ -80,13 +82,13 @@ class Transformer {
   Linear projection_;
 };
 
-/// A network and the vocabularies that give its numbers meaning.
+/// A network and its vocabularies.
 struct Model {
   Transformer network;
   Vocabulary source, target;
 
   /// Reads model.bin, source_vocabulary.txt and target_vocabulary.txt from a folder.
-  /// @throws FileError if one of them is not as it should be, or they do not belong together.
+  /// @throws FileError if one of them is not valid, or they do not match each other.
   static Model load(const std::filesystem::path& folder);
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 unsigned byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
 
-/// Bytes of the code point that begins with `lead`, 0 if none does.
+/// Returns the number of bytes of a code point whose first byte is `lead`, 0 for a byte that cannot be first.
 std::size_t length_from_lead(unsigned lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC0 && lead < 0xE0) return 2;
@@ -20,7 +20,7 @@ std::size_t length_from_lead(unsigned lead) {
   return 0;
 }
 
-/// The least code point that needs so many bytes; a smaller one in so many is an overlong form.
+/// Smallest code point that needs this many bytes; smaller ones are overlong forms.
 constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
 
 }  // namespace

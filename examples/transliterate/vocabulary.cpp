@@ -13,7 +13,7 @@ namespace {
 
 const std::string kUnknownToken = "<unk>";
 
-// Far above any list of letters; a file beyond it is not one, and need not be read to know that.
+// Far larger than any list of letters; a larger file is rejected without being read.
 constexpr std::uintmax_t kMaxFileSize = 1 << 20;
 
 std::vector<std::string> read_lines(const std::filesystem::path& path, const std::string& name) {
@@ -85,7 +85,7 @@ std::vector<Word> words_of(std::string_view text) {
   }
   for (const Word& word : words)
     if (word.size() > kMaxWordLength)
-      throw std::invalid_argument("a word of " + std::to_string(word.size()) + " letters, at most " +
+      throw std::invalid_argument("a word of " + std::to_string(word.size()) + " letters, but at most " +
                                   std::to_string(kMaxWordLength) + " are allowed");
   return words;
 }

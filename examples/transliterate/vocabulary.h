@@ -13,25 +13,25 @@ namespace transliterate {
 
 using Tokens = std::vector<attn::Index>;
 
-/// The tokens of one language: a token's id is its line in the file, from 0. One id more, the last, stands for every
-/// token that is not listed.
+/// The tokens of one language: a token's id is its line in the file, from 0. An additional id, the last, represents all
+/// tokens that are not listed.
 class Vocabulary {
  public:
   static constexpr attn::Index kBegin = 1;  // <s>
   static constexpr attn::Index kEnd = 2;    // </s>
 
-  /// @throws FileError if the file cannot be read, or is no list of different UTF-8 tokens with <s> and </s> in their
-  /// places.
+  /// Reads a vocabulary. @throws FileError if the file cannot be read, or is not a list of distinct UTF-8 tokens with
+  /// <s> and </s> on lines 2 and 3.
   static Vocabulary load(const std::filesystem::path& path);
 
-  /// How many ids there are, the unknown one included.
+  /// Returns the number of ids, including the unknown one.
   attn::Index size() const { return static_cast<attn::Index>(tokens_.size()) + 1; }
   attn::Index unknown() const { return size() - 1; }
 
-  /// The id of a token, unknown() if it is not listed.
+  /// Returns the id of a token, unknown() if it is not listed.
   attn::Index id(const std::string& token) const;
 
-  /// The token of an id, "<unk>" for unknown().
+  /// Returns the token of an id, "<unk>" for unknown().
   const std::string& token(attn::Index id) const;
 
   const std::string& file() const { return file_; }
@@ -45,18 +45,18 @@ class Vocabulary {
 /// A word as its letters.
 using Word = std::vector<std::string>;
 
-/// The words of a text. A text of single letters, "آ ت ز م و ن", is one word; otherwise blanks separate words.
-/// @throws std::invalid_argument if the text is not UTF-8, holds nothing but blanks, or has a word beyond
-/// kMaxWordLength.
+/// Splits a text into words. A text of single letters, "آ ت ز م و ن", is one word; otherwise spaces separate words.
+/// @throws std::invalid_argument if the text is not UTF-8, is blank, or has a word longer than kMaxWordLength.
 std::vector<Word> words_of(std::string_view text);
 
-/// The longest word. No name is near so long; the limit bounds the memory and time that one line of input can ask for.
+/// Limit on the length of words. Names are far shorter; the limit bounds the memory and time that a line of input can
+/// take.
 constexpr std::size_t kMaxWordLength = 200;
 
-/// The ids of a word's letters; letters that are not in the vocabulary are appended to `unknown`.
+/// Returns the ids of a word's letters; appends letters that are not in the vocabulary to `unknown`.
 Tokens ids_of(const Word& word, const Vocabulary& vocabulary, std::vector<std::string>& unknown);
 
-/// Tokens put together again, with `separator` between them.
+/// Concatenates tokens, with `separator` between them.
 std::string text_of(const Tokens& tokens, const Vocabulary& vocabulary, std::string_view separator = "");
 
 }  // namespace transliterate

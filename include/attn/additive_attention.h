@@ -1,4 +1,4 @@
-// Additive attention: a small network of one layer scores each query and key.
+// Additive (Bahdanau) attention: a one-layer network scores each pair of query and key.
 #pragma once
 
 #include "attn/additive_score.h"
@@ -8,31 +8,32 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// The parameters that queries of type Q are scored with.
+/// The AdditiveScore for queries of type Q.
 template <class Q>
 using AdditiveScoreFor = AdditiveScore<detail::computed_t<typename detail::Traits<Q>::Scalar>>;
 
-/// Additive attention (Bahdanau, Cho, Bengio 2015, appendix A.1.2):
+/// Computes additive attention (Bahdanau, Cho, Bengio 2015, appendix A.1.2):
 ///
 ///     out = softmax(mods(scale * score)) * value,   score_ij = sum over h of w_h tanh((Wq query_i + Wk key_j + b)_h)
 ///
 ///     attn::additive_attention(q, k, v, {W_q, W_k, w, b});
 ///     attn::additive_attention(q, k, v, {W_q, W_k, w}, attn::key_lengths(lengths), {.executor = attn::serial()});
 ///
-/// Its sibling, the dot-product score of Luong et al. (2015), is attention() with `{.scale = 1}`.
+/// The dot-product score of Luong et al. (2015) is attention() with `{.scale = 1}`.
 ///
 /// @param query, key, value  as in attention(), but queries and keys may have different numbers of features.
 /// @param score  W_q (hidden, head_dim), W_k (hidden, key_dim), w (hidden) and b (hidden); see AdditiveScore. All but w
-/// may be left out.
-/// @param mods     all of them, after the score.
-/// @param options  as in attention(), but scale is 1 by default, `compute` rounds nothing, and workspace must have
-/// additive_workspace_bytes().
-/// @returns out and lse as attention() does, under the same contract.
+/// are optional.
+/// @param mods     any mods; they are applied to scale * score.
+/// @param options  as in attention(), except that scale defaults to 1, `compute` has no effect, and options.workspace
+/// must hold at least additive_workspace_bytes() bytes.
+/// @returns out and lse, with the same contract as attention().
 ///
-/// Work: q_len * kv_len * hidden hyperbolic tangents for each head, each as long as some 16 multiplications and
-/// additions, beside which all else is small; with one core and AVX-512 they ran at 0.9 of the rate of tanh alone.
-/// Extra memory: queries and keys with `hidden` features, O((q_len + kv_len) * hidden), never O(q_len * kv_len).
-/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+/// Work: q_len * kv_len * hidden hyperbolic tangents per head, each about as costly as 16 multiplications and
+/// additions; all other work is small. On one AVX-512 core, the call ran at 90 % of the throughput of evaluating the
+/// hyperbolic tangents alone. Extra memory: the projected queries and keys, O((q_len + kv_len) * hidden), never O(q_len
+/// * kv_len).
+/// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Q, class K, class V, class M = Options>
 auto additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                         const M& mods = {}, const Options& options = {}) {
@@ -47,7 +48,8 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
   return result;
 }
 
-/// additive_attention() into the caller's memory; see attention_into(). Neither may overlap an input or a parameter.
+/// Computes additive_attention() into the caller's memory; see attention_into(). Neither output may overlap an input or
+/// a parameter.
 template <class Out, class Lse, class Q, class K, class V, class M = Options>
 void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                              const AdditiveScoreFor<Q>& score, const M& mods = {}, const Options& options = {}) {
@@ -59,7 +61,8 @@ void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key,
   detail::flash(projected.tensors(to, call.v), call.mods, projected.options());
 }
 
-/// What such a call would do, without doing it: explain() for this score. Its workspace is additive_workspace_bytes().
+/// Describes how additive_attention() would run, without running it; see explain(). Explanation::workspace_bytes is
+/// additive_workspace_bytes().
 template <class Q, class K, class V, class M = Options>
 Explanation explain_additive(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                              const M& mods = {}, const Options& options = {}) {
@@ -68,10 +71,10 @@ Explanation explain_additive(const Q& query, const K& key, const V& value, const
   return detail::ProjectedCall<typename decltype(call)::T>::explanation(call);
 }
 
-/// The bytes that Options::workspace must have for such a call: queries and keys with `hidden` features, and what
-/// workspace_bytes() says of attention() over these. What is left to allocate are copies of the parameters, for each
-/// thread the tiles in which queries and keys are multiplied by theirs, and, where an output has 16 bits and a mask
-/// takes several passes, the output in float.
+/// Returns the size in bytes that Options::workspace must have for additive_attention(): that of the projected queries
+/// and keys, plus workspace_bytes() of attention() over them. The call still allocates copies of the parameters, each
+/// thread's tiles for the projections and, if the output is 16-bit and a mask takes several passes, the output in
+/// float.
 template <class Q, class K, class V, class M = Options>
 std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                                      const M& mods = {}, const Options& options = {}) {
@@ -80,8 +83,9 @@ std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& valu
   return static_cast<std::size_t>(detail::ProjectedCall<typename decltype(call)::T>::workspace_bytes(call));
 }
 
-/// Additive attention by its definition, with all weights in memory: the reference for tests and the yardstick for
-/// speed. Arguments and errors as for additive_attention(); also returns `weights`, as naive_attention() does.
+/// Computes additive attention by its definition, with all weights in memory: the reference for tests and the baseline
+/// for benchmarks. Arguments and errors are those of additive_attention(); `weights` are returned too, as by
+/// naive_attention().
 template <class Q, class K, class V, class M = Options>
 auto naive_additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                               const M& mods = {}, const Options& options = {}) {
@@ -92,8 +96,9 @@ auto naive_additive_attention(const Q& query, const K& key, const V& value, cons
   return result;
 }
 
-/// Calls `callback(const WeightTile<T>&)` for the weights of such a call, tile by tile: for_each_weight_tile() with
-/// this score. `lse` is what additive_attention() returned for the same arguments. Cost: as additive_attention().
+/// Calls `callback(const WeightTile<T>&)` for the weights of additive attention, tile by tile; see
+/// for_each_weight_tile(). `lse` is what additive_attention() returned for the same arguments. Costs as much as
+/// additive_attention().
 /// @throws as for_each_weight_tile().
 template <class Q, class K, class Lse, class M, class Callback>
 void for_each_additive_weight_tile(const Q& query, const K& key, const Lse& lse, const AdditiveScoreFor<Q>& score,
@@ -111,8 +116,9 @@ void for_each_additive_weight_tile(const Q& query, const K& key, const Lse& lse,
       .run(call.options.executor, callback);
 }
 
-/// The weights themselves, (batch, heads, q_len, kv_len) or for matrices (1, 1, q_len, kv_len), 0 where a pair is
-/// dropped: for looking at them, since they take memory O(q_len * kv_len). Arguments as above.
+/// Returns the weights of additive attention, (batch, heads, q_len, kv_len), or (1, 1, q_len, kv_len) for matrices; 0
+/// where a pair is dropped. Meant for inspection only: the weights take O(q_len * kv_len) memory per head. Arguments
+/// are those of for_each_additive_weight_tile().
 template <class Q, class K, class Lse, class M = Options>
 auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, const AdditiveScoreFor<Q>& score,
                                 const M& mods = {}, const Options& options = {}) {

@@ -7,14 +7,13 @@
 
 namespace attn {
 
-/// The gradients of a call of additive attention. Those of parameters are (heads, rows, columns), with one head where
-/// all heads share the parameter, and one row for score_weight and bias. They are empty for a parameter that was not
-/// given.
+/// The gradients of additive attention. Gradients of parameters are (heads, rows, columns), with one head if all heads
+/// share the parameter, and one row for score_weight and bias. The gradient of an omitted parameter is empty.
 template <class Query, class Key, class Value, class T>
 struct AdditiveGradients {
-  Query query;                ///< shaped as the query
-  Key key;                    ///< shaped as the key
-  Value value;                ///< shaped as the value
+  Query query;                ///< shaped like the query
+  Key key;                    ///< shaped like the key
+  Value value;                ///< shaped like the value
   Tensor<T, 3> query_weight;  ///< (heads or 1, hidden, head_dim)
   Tensor<T, 3> key_weight;    ///< (heads or 1, hidden, key_dim)
   Tensor<T, 3> score_weight;  ///< (heads or 1, 1, hidden)
@@ -23,18 +22,18 @@ struct AdditiveGradients {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The gradients of a loss with respect to query, key, value and the parameters of the score, given the gradient with
-/// respect to the output:
+/// Returns the gradients of a loss with respect to query, key, value and the score's parameters, given the gradient
+/// with respect to the output:
 ///
 ///     auto r = attn::additive_attention(q, k, v, {W_q, W_k, w, b}, mods, options);
 ///     auto g = attn::additive_attention_backward(grad_out, q, k, v, {W_q, W_k, w, b}, r, mods, options);
 ///     g.query, g.key, g.value, g.query_weight.matrix(0), g.key_weight, g.score_weight, g.bias
 ///
-/// They are exact for what additive_attention() computes. Arguments, dropped pairs, rows without keys and mods that
-/// learn are as in attention_backward(). Results are the same bits for any number of threads. Cost: about two and a
-/// half times additive_attention(), because hyperbolic tangents are formed twice. Extra memory: O((q_len + kv_len) *
+/// They are the exact gradients of additive_attention(). Arguments, dropped pairs, rows without keys and learned mods
+/// are treated as in attention_backward(). Results are bit-identical for any number of threads. Cost: about 2.5 times
+/// that of additive_attention(), because the hyperbolic tangents are computed twice. Extra memory: O((q_len + kv_len) *
 /// hidden).
-/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+/// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class G, class Q, class K, class V, class R, class M = Options>
 auto additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                  const AdditiveScoreFor<Q>& score, const R& result, const M& mods = {},
@@ -46,9 +45,9 @@ auto additive_attention_backward(const G& grad_out, const Q& query, const K& key
   return grads;
 }
 
-/// additive_attention_backward() into the caller's memory. Gradients of query, key and value are overwritten; those of
-/// the parameters are added to what `grads` views, and those that it does not give are not wanted. None may overlap an
-/// input, a parameter or another gradient.
+/// Computes additive_attention_backward() into the caller's memory. Gradients of query, key and value are overwritten;
+/// gradients of parameters are added to the memory that `grads` views, and those absent from `grads` are discarded. No
+/// gradient may overlap an input, a parameter or another gradient.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Options>
 void additive_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value,
@@ -60,8 +59,8 @@ void additive_attention_backward_into(
   call.run_into(grad_query, grad_key, grad_value, grads, out, lse);
 }
 
-/// The same gradients as additive_attention_backward() by their definition, with all weights in memory. It is the
-/// reference for tests. The output is not needed.
+/// Computes the gradients of additive_attention_backward() by their definition, with all weights in memory. It is the
+/// reference for tests and does not need the output.
 template <class G, class Q, class K, class V, class M = Options>
 auto naive_additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                        const AdditiveScoreFor<Q>& score, const M& mods = {},

@@ -1,4 +1,4 @@
-// The entry points, for matrices (one head) and for rank-4 tensors (batch, heads, len, dim).
+// Attention over matrices (one head) and rank-4 tensors (batch, heads, len, dim).
 #pragma once
 
 #include "attn/detail/flash/checked_call.h"
@@ -6,7 +6,7 @@
 #include "attn/detail/flash/refused_calls.h"
 #include "attn/detail/mods/refused_operators.h"
 #include "attn/detail/naive/naive.h"
-#include "attn/mods/causal.h"  // the mask of most calls; other mods have headers of their own
+#include "attn/mods/causal.h"  // most calls use it; other mods have their own headers
 #ifdef ATTN_EXTERN_TEMPLATES   // see attn/instantiate.h
 #include "attn/detail/extern_templates.h"
 #endif
@@ -14,39 +14,40 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Scaled dot-product attention:
+/// Computes scaled dot-product attention:
 ///
 ///     out = softmax(mods(scale * query * keyᵀ)) * value          (softmax over each row; Vaswani et al. 2017, eq. 1)
 ///
-/// Shapes for one head and for many; a row is a token:
+/// Shapes for one head and for several; each row is a token:
 ///
 ///     query  (q_len, head_dim)       (batch, heads, q_len, head_dim)
 ///     key    (kv_len, head_dim)      (batch, kv_heads, kv_len, head_dim)
 ///     value  (kv_len, v_dim)         (batch, kv_heads, kv_len, v_dim)
 ///
-/// Matrices are any Eigen matrix, map, block or expression, in either storage order; rank-4 arguments are attn::Tensor,
-/// attn::TensorView or Eigen's tensors, with any strides. With kv_heads < heads, neighbouring query heads share a key
-/// and value head. Scalars are float, double, long double, and floats of 16 bits (Eigen::half, Eigen::bfloat16,
-/// _Float16, __bf16, ARM's __fp16). Floats of 16 bits may be mixed with each other and with float; examples/README.md
-/// says how accurate they are.
+/// A matrix is any Eigen matrix, map, block or expression, in either storage order; a rank-4 argument is an
+/// attn::Tensor, attn::TensorView or Eigen tensor with any strides. If kv_heads < heads, neighbouring query heads share
+/// a key and value head. Scalars are float, double, long double and 16-bit floats (Eigen::half, Eigen::bfloat16,
+/// _Float16, __bf16, ARM's __fp16). 16-bit floats may be mixed with each other and with float; examples/README.md gives
+/// their accuracy.
 ///
-/// @param mods     what differs from plain attention, e.g. `causal() | softcap(50)`. Scores are transformed left to
-/// right, masks intersect.
-/// @param options  scale, q_offset, executor, workspace; see Options. Without mods they stand in their place, as in all
-/// functions that take both: `attention(q, k, v, {.scale = 0.5})`.
-/// @returns out, like the query with v_dim columns; lse (q_len) or (batch, heads, q_len), the natural log-sum-exp of
-/// each row's final scores, in float where out has 16 bits; empty where Normaliser makes sigmoids of the scores. Where
-/// the rows of an Eigen query and the columns of the value are fixed, and their product is small, out has fixed size.
+/// @param mods     changes to plain attention, e.g. `causal() | softcap(50)`. Scores are transformed from left to
+/// right; masks intersect.
+/// @param options  scale, q_offset, executor, workspace, …; see Options. Without mods, options may take their place, as
+/// in all functions that take both: `attention(q, k, v, {.scale = 0.5})`.
+/// @returns out, shaped like the query but with v_dim columns, and lse, (q_len) or (batch, heads, q_len), the natural
+/// log-sum-exp of each row's final scores. lse is float if out is 16-bit, and empty with Normaliser::sigmoid(). If the
+/// rows of an Eigen query and the columns of the value are fixed at compile time and their product is small, out has
+/// fixed size.
 ///
-/// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a dropped key or value
-/// reaches no query that drops it. Concurrent calls are safe.
+/// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a key or value does not
+/// affect queries that drop it. Concurrent calls are safe.
 ///
 /// Work: 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles. Extra memory: O(tile * (head_dim +
-/// v_dim)) per thread, never O(q_len * kv_len). Masks that group tokens add O(q_len) per head. Where few queries have
-/// many keys, the keys are split between threads, and each of up to 64 splits has a result of its own. A call that
-/// needs no more than 32 KiB takes it from the stack, and allocates nothing except its result.
-/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-/// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
+/// v_dim)) per thread, never O(q_len * kv_len). Masks that group tokens add O(q_len) per head. If there are few queries
+/// and many keys, the keys are split between threads (flash-decoding), and each of up to 64 splits stores its own
+/// partial result. A call that needs at most 32 KiB takes it from the stack and allocates nothing but its result.
+/// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
+/// @see naive_attention, the definition this is tested against; attention_into, which writes to the caller's memory.
 template <class Q, class K, class V, class M = Options>
 requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
                                               const Options& options = {}) {
@@ -57,18 +58,19 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
   return result;
 }
 
-/// attention() into the caller's memory: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
-/// (batch, heads, q_len, v_dim); `lse` is an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
-/// Neither may overlap an input: an output that begins or ends inside an input is refused, as is the reverse. Tensors
-/// that lie between each other, as query, key and value of one projection do, are fine. No two elements of an output
-/// may share memory. With options.accumulate the call goes on from what stands in `out` and `lse`.
+/// Computes attention() into the caller's memory: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or
+/// view (batch, heads, q_len, v_dim); `lse` is an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads,
+/// q_len). Neither may overlap an input: an output that begins or ends inside an input is refused, and vice versa.
+/// Tensors that interleave without sharing elements, such as slices of one projection's output, are fine. No two
+/// elements of an output may share memory. With options.accumulate the call continues from the contents of `out` and
+/// `lse`.
 ///
-/// An `out` of 16 bits is rounded, and nothing is kept beside it: gradients need more digits, so give a float `out`
-/// where attention_backward_into() follows. An `lse` that is a Tensor keeps what rounding takes from it where
-/// |lse| >= 8, which takes memory once; a view or an Eigen vector keeps nothing, and no memory is taken.
+/// A 16-bit `out` is rounded, and the lost digits are not kept. Gradients need them, so pass a float `out` if
+/// attention_backward_into() follows. An `lse` that is a Tensor also keeps its rounding errors where |lse| >= 8, which
+/// allocates once; a view or an Eigen vector keeps none and allocates nothing.
 ///
-/// Arguments are checked before anything is written; if a mod throws later, or there is no memory for what an lse
-/// keeps, out and lse are partly written.
+/// Arguments are checked before anything is written; if a mod throws later, or memory for the rounding errors of lse
+/// cannot be allocated, out and lse are partly written.
 template <class Out, class Lse, class Q, class K, class V, class M = Options>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const M& mods = {}, const Options& options = {}) {
@@ -77,22 +79,23 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
   detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.mods, with.options);
 }
 
-/// attention_into() without the log-sum-exp.
+/// Computes attention() into the caller's memory without the log-sum-exp.
 template <class Out, class Q, class K, class V, class M = Options>
 requires(!detail::Viewable<M> && !detail::KvSource<K> &&
          !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
                                                    const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedCall call(query, key, value, with.mods, with.options, detail::Outputs::given);
-  detail::check_goes_on_without_lse(call.problem, with.options);
+  detail::check_resumes_without_lse(call.problem, with.options);
   detail::flash(call.caller_tensors(std::forward<Out>(out)), call.mods, with.options);
 }
 
-/// Says what attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and
-/// how many tiles the masks skip. The result prints: `std::cout << attn::explain(q, k, v, attn::causal());`
+/// Describes how attention() would run with these arguments, without running it: instruction set, tiles, threads,
+/// memory, and how many tiles the masks skip. The result can be printed: `std::cout << attn::explain(q, k, v,
+/// attn::causal());`
 ///
-/// Arguments and errors as for attention(). Cost: the hints of the masks, once for each tile; a mask without hints is
-/// asked about every pair.
+/// Arguments and errors are those of attention(). Cost: one evaluation of the masks' hints per tile; a mask without
+/// hints is evaluated for every pair.
 template <class Q, class K, class V, class M = Options>
 requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
@@ -101,11 +104,12 @@ requires(!detail::KvSource<K>) Explanation
   return detail::flash_explanation(call.tensors(), call.mods, with.options);
 }
 
-/// The bytes that Options::workspace must have for attention() with these arguments. The number is exact. It is linear
-/// in head_dim + v_dim and in the number of threads; strided_sparse() and fixed_sparse() may add a number for each
-/// query, up to 64 splits of the keys add a result each where few queries have many keys, and a thread works on up to
-/// eight heads of single queries at a time where the heads of a token lie side by side in far memory. It depends on
-/// sizes, strides, scalar types, executor, instruction set and those two masks, and on no other mod.
+/// Returns the size in bytes that Options::workspace must have for attention() with these arguments. The size is exact,
+/// and linear in head_dim + v_dim and in the number of threads. strided_sparse() and fixed_sparse() may add one value
+/// per query. If there are few queries and many keys, each of up to 64 splits of the keys adds a partial result. If
+/// keys and values exceed the cache and the heads of a token are adjacent in memory, a thread processes single queries
+/// of up to eight heads at a time and needs memory for each. The result depends on sizes, strides, scalar types,
+/// executor, instruction set and those two masks, and on no other mod.
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;
@@ -118,12 +122,12 @@ requires(!detail::KvSource<K>) std::size_t
   return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.mods, with.options));
 }
 
-/// Attention by its definition, as three nested passes over scores that are all in memory. It is the reference for
-/// tests and the yardstick for speed.
+/// Computes attention by its definition: scores, softmax and weighted sum, with all scores in memory. It is the
+/// reference for tests and the baseline for benchmarks.
 ///
-/// Arguments, results and errors as for attention(), and `weights`: (q_len, kv_len) for each head, those that values
-/// are multiplied by. Rows sum to 1, or are 0 where no key is kept; sinks() and dropout(), which weights include,
-/// change the sum. Memory O(batch * heads * q_len * kv_len).
+/// Arguments, results and errors are those of attention(), plus `weights`, (q_len, kv_len) per head, which multiply the
+/// values. With the softmax, rows sum to 1, or are 0 if no key is kept; sinks() and dropout() are included in the
+/// weights and change the sum. Memory: O(batch * heads * q_len * kv_len).
 template <class Q, class K, class V, class M = Options>
 auto naive_attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
@@ -133,9 +137,9 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
   return result;
 }
 
-/// naive_attention() into the caller's memory, without returning the weights: each worker keeps the weights of one head
-/// at a time. Memory O(q_len * kv_len) per worker. Benchmarks compare with this one, because it spends no time on
-/// weights that nobody asked for.
+/// Computes naive_attention() into the caller's memory, without returning the weights. Each worker holds the weights of
+/// one head at a time, in O(q_len * kv_len) memory. Benchmarks compare with this function, because it spends no time on
+/// unused weights.
 template <class Out, class Q, class K, class V, class M = Options>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {

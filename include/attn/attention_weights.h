@@ -1,4 +1,4 @@
-// The attention weights, tile by tile, and what can be computed from them without holding all of them at once.
+// Attention weights tile by tile, and their statistics, computed without holding all weights in memory.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 namespace attn {
 
-/// Some weights of one head: those of the query rows `rows`, counted from 0, for the keys `keys`.
+/// A tile of the attention weights of one head: query rows `rows` by keys `keys`.
 template <class T>
 struct WeightTile {
   Index batch;                     ///< the batch element, or sequence of a cache
   Index head;                      ///< the query head
   Range rows;                      ///< query rows, counted from 0
-  Range keys;                      ///< keys
+  Range keys;                      ///< rows of keys, counted from 0
   TensorView<const T, 2> weights;  ///< (rows, keys); valid during the callback
 };
 
@@ -24,21 +24,21 @@ struct WeightTile {
 /// keeps fewer keys, the remaining entries have key -1 and weight 0.
 template <class T>
 struct TopWeights {
-  Tensor<Index, 4> keys;  ///< key positions
+  Tensor<Index, 4> keys;  ///< rows of the keys, counted from 0
   Tensor<T, 4> weights;   ///< their weights
 };
 
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The log-sum-exps from which weights are computed again, and what rounding took from them.
+/// The log-sum-exps that weights are recomputed from, and their rounding errors.
 template <class T>
 struct CheckedLse {
   TensorView<const T, 3> lse;
   LseRests<T> rests;
 };
 
-/// Computes the tiles of one call again from its queries, keys and log-sum-exps.
+/// Recomputes the weight tiles of a call from its queries, keys and log-sum-exps.
 template <class T>
 class WeightTiles {
  public:
@@ -52,7 +52,7 @@ class WeightTiles {
                                                : kernel_family<T>(vectors)),
         tiles_(family_, tensors.problem.q_len, false) {}
 
-  /// Calls visit(tile) for all tiles in which a weight may differ from 0, head by head, with rows and keys ascending.
+  /// Calls visit(tile) for all tiles in which a weight may differ from 0, head by head, with ascending rows and keys.
   /// Each head is a task.
   template <class Visit>
   void run(const Executor& executor, const Visit& visit) const {
@@ -75,8 +75,8 @@ class WeightTiles {
   void one_tile(const QueryTile& queries, TileMemory<T> m, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
-    // The softmax step computes e^(score - max). With the log-sum-exp in place of the maximum it yields the weight, but
-    // for what rounding took from the log-sum-exp.
+    // The softmax step computes e^(score - max). With the log-sum-exp in place of the maximum it yields the weight, up
+    // to the rounding error of the log-sum-exp.
     const Index last = queries.rows.size() - 1;
     T* const factors = m.out;
     bool rounds = false;
@@ -125,21 +125,20 @@ class WeightTiles {
   QueryTiles<T> tiles_;
 };
 
-/// A view of the log-sum-exps from which weights are computed again, checked.
+/// Returns a checked view of the log-sum-exps that weights are recomputed from.
 template <class T, class Lse>
 CheckedLse<T> checked_weight_lse(const Lse& lse, const Problem& problem) {
   const auto rows = lse_rank3(lse);
   if (problem.sigmoid_bias && rows.size() == 0) return {};
   check_has_lse(problem, "lse");
   const Shape<3> want{problem.batch, problem.heads, problem.q_len};
-  require(rows.shape() == want, "lse has shape ", rows.shape(), ", the queries need ", want,
-          " as (batch, heads, q_len)");
+  require(rows.shape() == want, "lse has shape ", rows.shape(), ", expected ", want, " as (batch, heads, q_len)");
   static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
-                "attn: lse must hold the scalar type of the query, float for those of 16 bits");
+                "attn: lse must have the scalar type of the query (float for 16-bit queries)");
   return {rows, rests_beside<T>(lse)};
 }
 
-/// The checked arguments of a call whose weights are computed again: a CheckedCall, and the log-sum-exps it returned.
+/// The checked arguments of a call whose weights are recomputed: a CheckedCall and the log-sum-exps it returned.
 template <class Q, class K, class Lse, class M>
 class CheckedWeights {
   const CheckedCall<Q, K, K, M> call_;
@@ -178,12 +177,12 @@ constexpr bool takes_tiles =
 inline namespace ATTN_BUILT_FOR {
 
 /// Calls `callback(const WeightTile<T>&)` for the weights of an attention call, tile by tile. Memory is linear in the
-/// lengths, where the weights of naive_attention() take q_len * kv_len per head.
+/// lengths, whereas the weights of naive_attention() take q_len * kv_len per head.
 ///
-/// `lse` is what attention() returned for the same arguments. Tiles that a mask drops whole are left out; their weights
-/// are 0. The tiles of one head come from one thread, with ascending rows and, within rows, ascending keys. Tiles of
-/// different heads may come at the same time. options.workspace is not used. Cost: the score product and the softmax,
-/// about half of a call.
+/// `lse` is what attention() returned for the same arguments. Tiles that a mask drops entirely are skipped; their
+/// weights are 0. One thread visits all tiles of a head, in ascending order of rows and, within rows, of keys.
+/// Callbacks for different heads may run concurrently. options.workspace is not used. Cost: the score product and the
+/// softmax, about half of an attention() call.
 /// @throws std::invalid_argument as attention() does, and if the shape of lse is not (q_len) or (batch, heads, q_len).
 template <class Q, class K, class Lse, class M = Mods<>, class Callback>
 void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,
@@ -201,8 +200,8 @@ requires(detail::takes_tiles<Callback, Q>) void for_each_weight_tile(const Q& qu
   for_each_weight_tile(query, key, lse, Mods<>(), callback, options);
 }
 
-/// Sums up how much each key is looked at: its weights over all queries, (batch, heads, kv_len). Arguments and cost are
-/// those of for_each_weight_tile().
+/// Returns the total weight of each key over all queries, (batch, heads, kv_len). Arguments and cost are those of
+/// for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Options>
 auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
@@ -219,15 +218,15 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods 
   return mass;
 }
 
-/// Says how widely each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). It is 0
-/// for one key or none, and ln n for n keys of equal weight. With dropout, whose weights do not add up to 1, it says
-/// little. Arguments and cost are those of for_each_weight_tile().
+/// Returns the entropy of each query's weights, -sum w ln w in nats, (batch, heads, q_len). It is 0 for one key or
+/// none, and ln n for n keys of equal weight. With dropout it means little, because weights do not sum to 1. Arguments
+/// and cost are those of for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Options>
 auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   const detail::CheckedWeights call(query, key, lse, with.mods, with.options);
-  // Sums of many terms of one sign, which a float would round after each tile.
+  // These sums have many terms of the same sign; in float, the rounding errors of the tiles would add up.
   using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
   Tensor<Sum, 3> sums({call.problem.batch, call.problem.heads, call.problem.q_len});
   call.for_each_tile([&](const WeightTile<T>& t) {
@@ -245,8 +244,8 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
   return entropies;
 }
 
-/// Finds the `count` largest weights of each query, and their keys. Of equal weights those of the first keys are taken;
-/// NaN counts as larger than any number. Memory O(q_len * count) per head. Arguments and cost are those of
+/// Finds the `count` largest weights of each query, and their keys. Among equal weights, the first keys win; NaN counts
+/// as larger than any number. Memory: O(q_len * count) per head. Arguments and cost are those of
 /// for_each_weight_tile().
 /// @throws std::invalid_argument as for_each_weight_tile() does, and for a negative count.
 template <class Q, class K, class Lse, class M = Options>
@@ -254,7 +253,7 @@ auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, co
                    const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-  detail::require(count >= 0, "top_k_weights: ", count, " weights; their number may not be negative");
+  detail::require(count >= 0, "top_k_weights: count must not be negative, but is ", count);
   const detail::CheckedWeights call(query, key, lse, with.mods, with.options);
   const Shape<4> shape{call.problem.batch, call.problem.heads, call.problem.q_len, count};
   TopWeights<T> top{Tensor<Index, 4>::uninitialized(shape), Tensor<T, 4>(shape)};
@@ -267,7 +266,7 @@ auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, co
       for (Index j = 0; j < t.keys.size(); ++j) {
         const T w = t.weights(i, j);
         if (!is_before(w, weights[count - 1])) continue;
-        // Insertion into the descending list: most weights are not among the largest.
+        // Insertion sort suffices, because most weights are not among the largest.
         Index at = count - 1;
         for (; at > 0 && is_before(w, weights[at - 1]); --at) {
           weights[at] = weights[at - 1];

@@ -1,4 +1,4 @@
-// All of attn except openmp.h, mpi.h and the headers instantiate*.h.
+// Includes all of attn except openmp.h, mpi.h and instantiate*.h.
 #pragma once
 
 #include "attn/detail/base/requirements.h"

@@ -10,29 +10,30 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// The gradients of a loss with respect to query, key and value, given the gradient with respect to the output:
+/// Returns the gradients of a loss with respect to query, key and value, given the gradient with respect to the output:
 ///
 ///     auto r = attn::attention(q, k, v, mods, options);
 ///     auto g = attn::attention_backward(grad_out, q, k, v, r, mods, options);   // g.query, g.key, g.value
 ///
-/// They are exact for what attention() computes. With the weights P, dP = grad_out * valueᵀ and dX = P * (dP - sum P *
-/// dP), grad_value = Pᵀ * grad_out, and through the mods' derivatives grad_query = scale * dS * key, grad_key = scale *
-/// dSᵀ * query (Dao et al. 2022, appendix B). Score lambdas are called with dual numbers (see Dual), so that nobody
-/// writes a derivative.
+/// They are the exact gradients of attention(). With weights P and dP = grad_out * valueᵀ, the modded scores have the
+/// gradient dX = P * (dP - sum P * dP), and the mods' derivatives turn dX into dS. Then grad_value = Pᵀ * grad_out,
+/// grad_query = scale * dS * key and grad_key = scale * dSᵀ * query (Dao et al. 2022, appendix B). Score lambdas are
+/// called with dual numbers (see Dual), so they need no hand-written derivatives.
 ///
-/// @param grad_out  shaped as out; or {grad_out, grad_lse} as a Result, where the loss depends on lse too.
+/// @param grad_out  shaped like out; or {grad_out, grad_lse} as a Result, if the loss also depends on lse.
 /// @param result    what attention() returned for the same query, key, value, mods and options.
-/// @returns tensors shaped as query, key and value, in the scalar type and storage order of each.
+/// @returns tensors shaped like query, key and value, in the scalar type and storage order of each.
 ///
-/// Heads that share keys add up their gradients. A query that keeps no key has gradient 0 and gives none; what stands
-/// in dropped pairs, NaN included, reaches no gradient. Results are the same bits for any number of threads and any
-/// batch. Cost: five products where attention() has two, because scores are computed again from tiles. The matrix unit
-/// forms them where query, key, value and grad_out are bf16 (or Options::compute lets them be rounded) and have no row
-/// longer than 2^30. Weights and gradients of scores are then rounded to bf16, and sums are float; one longer row in
-/// the batch leaves the whole call to float. Keys that select() lists for each query are gathered, and cost what the
-/// lists are long. Extra memory: O(len * (head_dim + v_dim)) for some heads at a time; see
-/// backward_workspace_bytes().
-/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+/// Gradients of heads that share keys are summed. A query that keeps no key has gradient 0 and contributes to no other
+/// gradient; dropped pairs contribute nothing, even if they hold NaN. Results are bit-identical for any number of
+/// threads, and those of a batch element do not depend on the others, with the exception below. Cost: five products,
+/// where attention() has two, because scores are recomputed tile by tile. The matrix unit computes them if query, key,
+/// value and grad_out are bf16 (or Options::compute allows rounding them) and no row has a norm of 2^30 or more.
+/// Weights and gradients of scores are then rounded to bf16, and sums are float. A single row with a larger norm makes
+/// the whole call run in float, including all other batch elements. Keys that select() lists for each query are
+/// gathered, at a cost proportional to the length of the lists. Extra memory: O(len * (head_dim + v_dim)) for the heads
+/// processed together; see backward_workspace_bytes().
+/// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class G, class Q, class K, class V, class R, class M = Options>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                         const M& mods = {}, const Options& options = {}) {
@@ -44,26 +45,26 @@ auto attention_backward(const G& grad_out, const Q& query, const K& key, const V
     return grads;
   }
 }
-/// Not to be called: does not compile, with the sentence of detail::check_result() or detail::check_order().
+/// Not to be called: fails to compile, with the message of detail::check_result() or detail::check_order().
 template <class G, class Q, class K, detail::Viewable V, class R, class M = Options, class Wrong, class... More>
 requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, const Q&, const K&, const V&, const R&,
                                                                    const M&, const Wrong&, const More&...) {
   if constexpr (detail::check_result<R>()) detail::check_order<M, Wrong, More...>();
 }
 
-/// attention_backward() into the caller's memory, which is overwritten, or added to with options.accumulate: matrices,
-/// or rank-4 tensors or views, shaped as query, key and value. None may overlap an input or another gradient, which is
-/// refused as by attention_into(). With options.workspace nothing is allocated, but once for the queries of each key
-/// that select() lists.
+/// Computes attention_backward() into the caller's memory, which is overwritten, or added to with options.accumulate.
+/// The gradients are matrices, or rank-4 tensors or views, shaped like query, key and value. A gradient that overlaps
+/// an input or another gradient is refused, as by attention_into(). With options.workspace nothing is allocated, with
+/// one exception: the first call with a given select() allocates a table of the queries that list each key.
 ///
-/// `out` and `lse` are those of a Result; or the Result itself stands in their place:
+/// `out` and `lse` are those of a Result; the Result itself may take their place:
 ///
 ///     attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, r, mods, options);
 ///
-/// The gradients of a row need its out and lse to more digits than a tensor of 16 bits, or a float near -1e9, has.
-/// Those of a Result carry them (see Result). Where attention_into() writes to memory of your own, keep `out` in float
-/// beside queries of 16 bits, and `lse` in a Tensor: an out of 16 bits makes gradients wrong by its rounding, times
-/// whatever the keys have in common.
+/// The gradients of a row need its out and lse to more digits than a 16-bit tensor holds, and its lse to more digits
+/// than a float holds if it is large, e.g. near -1e9. A Result carries them (see Result). If attention_into() writes to
+/// your own memory, use a float `out` with 16-bit queries, and a Tensor for `lse`: with a 16-bit out, gradients are
+/// wrong by its rounding error times the common component of the keys.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Options>
@@ -87,17 +88,17 @@ requires(!detail::Viewable<M>) void attention_backward_into(GQ&& grad_query, GK&
                           with.mods, with.options);
 }
 
-/// Not to be called: does not compile, with the sentence of detail::check_result().
+/// Not to be called: fails to compile, with the message of detail::check_result().
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class... Given>
 requires(!detail::begins_with_result<Given...>) void attention_backward_into(GQ&&, GK&&, GV&&, const G&, const Q&,
                                                                              const K&, const V&, const Given&...) {
   detail::check_result<G>();
 }
 
-/// The bytes that Options::workspace must have for attention_backward_into() with such arguments. They are linear in
-/// the lengths: for each of the heads that are worked on together, queries and grad_out as rows and as columns, and up
-/// to eight gradients of the queries, one for each part of the keys; and for each thread some tiles. The number is
-/// enough whether the matrix unit serves the call or not.
+/// Returns the size in bytes that Options::workspace must have for attention_backward_into() with these arguments. It
+/// is linear in the lengths: each of the heads processed together needs its queries and grad_out in both row-major and
+/// column-major order, and up to eight partial gradients of the queries, one per part of the keys; each thread needs a
+/// few tiles. This size is enough with or without the matrix unit.
 template <class Q, class K, class V, class M = Options>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {
@@ -118,9 +119,9 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
                                                             kernels, with.options, may_round));
 }
 
-/// The same gradients as attention_backward() by their definition, with all weights in memory. It is the reference for
-/// tests and the yardstick for speed. The output is not needed; arguments and errors as for attention_backward().
-/// Memory O(q_len * kv_len) per thread.
+/// Computes the gradients of attention_backward() by their definition, with all weights in memory. It is the reference
+/// for tests and the baseline for benchmarks. It does not need the output; other arguments and errors are those of
+/// attention_backward(). Memory: O(q_len * kv_len) per thread.
 template <class G, class Q, class K, class V, class M = Options>
 auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const M& mods = {},
                               const Options& options = {}) {

@@ -6,27 +6,28 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Attention of queries with the keys and values in `cache`: a KvCache, sequences of a PagedKvCache, or a KvView of
-/// your own. Each sequence has its own length; some may prefill while others decode. All run as one call.
+/// Computes attention of queries over the keys and values in `cache`: a KvCache, sequences of a PagedKvCache, or your
+/// own KvView. Each sequence has its own length; some may prefill while others decode. All run as one call.
 ///
-///     // q (batch, heads, q_len, head_dim): as many queries for each sequence
+///     // q (batch, heads, q_len, head_dim): the same number of queries for each sequence
 ///     attn::attention(q, cache)
 ///     attn::attention(q, pages.view({a, b}), attn::causal())
 ///     // q (1, heads, 514, head_dim): 512 queries of the first sequence, one of each of the others
 ///     attn::attention(attn::ragged(q, {512, 1, 1}), cache, attn::causal())
 ///
-/// Each sequence gets what attention() computes with its keys and values; kv_len is its length. By default the queries
-/// are the last tokens of the sequence, so append their keys first; Options::q_offset says otherwise. If the cache has
-/// a Rope, it turns the queries as they are read. Mods see the number of the sequence as Position::batch, and tensors
-/// that they hold must fit each sequence.
+/// Each sequence gets the result of attention() over its own keys and values; kv_len is its length. By default the
+/// queries are the last tokens of the sequence, so append their keys first; Options::q_offset overrides this. If the
+/// cache has a Rope, queries are rotated as they are read. Mods see the index of the sequence as Position::batch, and
+/// their tensors must fit each sequence.
 ///
-/// @returns out, like the query with v_dim columns, and lse, float where out has 16 bits; see attention().
+/// @returns out, shaped like the query but with v_dim columns, and lse, which is float if out is 16-bit; see
+/// attention().
 ///
-/// The result of a sequence does not depend on the other sequences, on the number of threads, or on where its pages
-/// lie, bit for bit. Masks that group tokens (strided_sparse, fixed_sparse, dilated) skip the tiles that they drop
-/// whole, but do not group tokens here. Memory: what attention() takes, and of heap some dozen
-/// bytes, or 1.5 KiB for each of several sequences.
-/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+/// The result of a sequence does not depend on the other sequences, the number of threads or the location of its pages,
+/// bit for bit. Masks that group tokens elsewhere (strided_sparse, fixed_sparse, dilated) do not do so here; they only
+/// skip the tiles that they drop entirely. Memory: that of attention(), plus a few dozen bytes of heap for one
+/// sequence, or 1.5 KiB for each of several.
+/// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Query, detail::KvSource Cache, class M = Options>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
@@ -36,8 +37,8 @@ auto attention(const Query& query, const Cache& cache, const M& mods = {}, const
   return result;
 }
 
-/// attention() over a cache into the caller's memory: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len);
-/// see attention_into() for tensors. With ragged queries, batch is 1 and q_len is the sum of their lengths.
+/// Computes attention() over a cache into the caller's memory: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads,
+/// q_len); see attention_into() for tensors. With ragged queries, batch is 1 and q_len is the sum of their lengths.
 template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Options>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
@@ -47,17 +48,17 @@ void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache
                      with.options.workspace);
 }
 
-/// attention_into() over a cache, without the log-sum-exp.
+/// Computes attention() over a cache into the caller's memory, without the log-sum-exp.
 template <class Out, class Query, detail::KvSource Cache, class M = Options>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   detail::CheckedSequences call(query, cache, with.mods, with.options, detail::Outputs::given);
-  detail::check_goes_on_without_lse(call.problem, with.options);
+  detail::check_resumes_without_lse(call.problem, with.options);
   detail::run_passes(call.caller_passes(std::forward<Out>(out)), with.options, with.options.workspace);
 }
 
-/// Says what attention() would do with these sequences, without doing it; see explain() for tensors.
+/// Describes how attention() would run over these sequences, without running it; see explain() for tensors.
 template <class Query, detail::KvSource Cache, class M = Options>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
@@ -67,8 +68,8 @@ Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, 
   return e;
 }
 
-/// The bytes that Options::workspace must have for attention() with these sequences. The number depends on their
-/// lengths.
+/// Returns the size in bytes that Options::workspace must have for attention() over these sequences. The result depends
+/// on their lengths.
 template <class Query, detail::KvSource Cache, class M = Options>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);

@@ -1,4 +1,4 @@
-// Dual numbers: what a score mod computes when its derivative is wanted.
+// Dual numbers, for differentiating score mods.
 #pragma once
 
 #include <cmath>
@@ -10,13 +10,14 @@
 
 namespace attn {
 
-/// A number and its derivative (forward-mode differentiation; Wengert 1964). Where gradients are wanted, a score mod's
-/// lambda is called with one as `x`, so that nobody writes a derivative: arithmetic, comparisons (of the values), and
-/// exp, log, tanh, sqrt, abs, max, min, pow, sin and cos are there. They are found by their argument: write `tanh(x)`,
-/// not `std::tanh(x)`.
+/// A number and its derivative (forward-mode differentiation; Wengert 1964). To compute gradients, the lambda of a
+/// score mod is called with a Dual as `x`, so it needs no hand-written derivative. Arithmetic, comparisons (of the
+/// values), exp, log, tanh, sqrt, abs, max, min, pow, sin and cos are supported. They are found by argument-dependent
+/// lookup: write `tanh(x)`, not `std::tanh(x)`.
 ///
-/// Where a function has no derivative, that of one side is taken: abs has slope 0 at 0; max and min have that of their
-/// first argument where both are equal. X is float, double, long double, or a dual number again for second derivatives.
+/// Where a function is not differentiable, the slope is a convention: abs has slope 0 at 0, and max and min of equal
+/// values have the slope of their first argument. X is float, double or long double, or another Dual for second
+/// derivatives.
 template <class X>
 struct Dual {
   X value{};  ///< the number
@@ -28,19 +29,19 @@ struct Dual {
   /// A constant.
   template <class C>
   requires(std::is_arithmetic_v<C>) constexpr Dual(C c) : value(static_cast<X>(c)) {}  // NOLINT: as numbers convert
-  /// A constant, where numbers are dual themselves.
+  /// A constant, where X is itself a Dual.
   constexpr Dual(const X& c) requires(!std::is_arithmetic_v<X>) : value(c) {}  // NOLINT: likewise
 
-  /// Not to be called: does not compile, and says that the slope would be lost.
+  /// Not to be called: fails to compile, with a message that says that the derivative would be lost.
   template <class C>
   requires std::is_arithmetic_v<C>
   explicit operator C() const {
-    static_assert(
-        sizeof(C) == 0,
-        "attn: a score mod whose gradient is wanted keeps its numbers in auto: float(x) would lose the slope");
+    static_assert(sizeof(C) == 0,
+                  "attn: converting attn::Dual to a plain number loses the derivative; in a score mod that is "
+                  "differentiated, use auto instead of float or double");
   }
 
-  /// Arithmetic: the result of the values, and its derivative by the rules of sums, products and quotients.
+  /// Arithmetic on the values, with derivatives by the sum, product and quotient rules.
   /// @{
   constexpr Dual operator-() const { return {-value, -slope}; }
   constexpr Dual operator+() const { return *this; }
@@ -69,7 +70,7 @@ struct Dual {
   friend constexpr bool operator>=(const Dual& a, const Dual& b) { return a.value >= b.value; }
   /// @}
 
-  /// The function of the value, and its derivative by the chain rule.
+  /// Applies the function to the value, and the chain rule to the slope.
   /// @{
   friend Dual exp(const Dual& x) {
     using std::exp;
@@ -111,9 +112,9 @@ struct Dual {
   friend constexpr Dual fmax(const Dual& a, const Dual& b) { return max(a, b); }
   friend constexpr Dual fmin(const Dual& a, const Dual& b) { return min(a, b); }
   /// @}
-  /// x to a constant power, differentiated without a logarithm, so that x may be 0 or negative.
+  /// Raises x to a constant power. The derivative needs no logarithm, so x may be 0 or negative.
   friend Dual pow(const Dual& x, const X& y) requires(std::is_arithmetic_v<X>) { return pow(x, Dual(y)); }
-  /// x to the power y, where both may move.
+  /// Raises x to the power y, where both may vary.
   friend Dual pow(const Dual& x, const Dual& y) {
     using std::log, std::pow;
     const X power = pow(x.value, y.value);
@@ -126,8 +127,8 @@ struct Dual {
   template <class Y>
   friend struct Dual;
 
-  /// A slope times a number, in products and quotients. A constant's slope, 0, adds nothing even where the number is
-  /// infinite: a score of -inf, say, that softcap() makes finite again.
+  /// Multiplies a slope by a number, in products and quotients. A slope of 0, such as that of a constant, contributes
+  /// nothing even if the number is infinite, as with a score of -inf that softcap() makes finite again.
   static constexpr X times(const X& slope, const X& number) { return is_zero(slope) ? X(0) : slope * number; }
   static constexpr bool is_zero(const X& x) {
     if constexpr (std::is_arithmetic_v<X>)
@@ -148,7 +149,7 @@ constexpr bool is_dual = false;
 template <class X>
 constexpr bool is_dual<Dual<X>> = true;
 
-/// See the function of plain numbers.
+/// Overload for dual numbers; see the one for plain numbers.
 template <class X>
 Dual<X> tanh(const Dual<X>& x) {
   const X t = detail::tanh(x.value);
@@ -162,16 +163,17 @@ Dual<X> biased(const Dual<X>& x, const Dual<X>& b) {
 }  // namespace detail
 }  // namespace attn
 
-// Those who write std::tanh(x) in a score lambda learn here what to write instead. The standard reserves namespace std
-// for itself; these functions take a type of ours and never compile, so that no program can come to depend on them.
-// Where a lambda says `using std::tanh; tanh(x)`, the functions above are preferred, because they are no templates.
+// If a score lambda calls std::tanh(x), these overloads fail to compile with a message that says what to write instead.
+// The standard forbids adding overloads to namespace std, but these take a type of this library and never compile, so
+// no program can come to depend on them. With `using std::tanh; tanh(x)` the functions above are preferred, because
+// they are not templates.
 namespace std {
-#define ATTN_NOT_OF_STD(name, ...)                                                                                \
-  template <class X>                                                                                              \
-  constexpr attn::Dual<X> name(__VA_ARGS__) {                                                                     \
-    static_assert(sizeof(X) == 0, "attn: a score mod whose gradient is wanted must write " #name                  \
-                                  "(x), without std:: before it: then the function for attn::Dual is found too"); \
-    return {};                                                                                                    \
+#define ATTN_NOT_OF_STD(name, ...)                                                                    \
+  template <class X>                                                                                  \
+  constexpr attn::Dual<X> name(__VA_ARGS__) {                                                         \
+    static_assert(sizeof(X) == 0, "attn: a score mod that is differentiated must call " #name         \
+                                  "(x) without std::, so that the overload for attn::Dual is found"); \
+    return {};                                                                                        \
   }
 ATTN_NOT_OF_STD(exp, const attn::Dual<X>&)
 ATTN_NOT_OF_STD(log, const attn::Dual<X>&)
@@ -188,7 +190,7 @@ ATTN_NOT_OF_STD(pow, const attn::Dual<X>&, const X&)
 #undef ATTN_NOT_OF_STD
 }  // namespace std
 
-/// The limits of the value: a lambda may ask for the infinity of the scores that it is given.
+/// The limits of the value's type: a lambda may query the infinity of its score type.
 template <class X>
 struct std::numeric_limits<attn::Dual<X>> : std::numeric_limits<X> {
   static constexpr attn::Dual<X> min() noexcept { return std::numeric_limits<X>::min(); }

@@ -1,4 +1,4 @@
-// Views of Eigen's matrices and tensors.
+// Views of Eigen matrices and tensors.
 #pragma once
 
 #include <concepts>
@@ -14,12 +14,12 @@ namespace attn {
 
 namespace detail {
 
-/// Says in one sentence why a temporary has no view.
+/// Fails to compile, with a message that says that a temporary cannot be viewed.
 template <class T, int Rank>
 auto view_of_temporary() {
   static_assert(sizeof(T) == 0,
-                "attn: this tensor is a temporary, whose memory is gone at the end of the line; give it a name, and "
-                "view that");
+                "attn: this tensor is a temporary, which is destroyed at the end of the statement; store it in a "
+                "variable and view that");
   return TensorView<T, Rank>();
 }
 
@@ -28,7 +28,7 @@ concept EigenDense = requires(const std::remove_cvref_t<X>& x) {
   []<class D>(const Eigen::DenseBase<D>&) {}(x);
 };
 
-// Eigen's own tensors are recognised by their members, so that their header need not be included.
+// Eigen tensors are recognised by their members, so that their header need not be included.
 template <class X>
 concept EigenTensor = !EigenDense<X> && requires(X & x) {
   x.data();
@@ -37,7 +37,7 @@ concept EigenTensor = !EigenDense<X> && requires(X & x) {
   { std::remove_cvref_t<X>::Layout } -> std::convertible_to<int>;
 };
 
-// The pointer is to const if the object is const, or if it maps const memory (Map<const …>).
+// data() returns a pointer to const if the object is const or maps const memory (Map<const …>).
 template <class X>
 struct ElementOf {
   using type = std::remove_pointer_t<decltype(std::declval<X&>().data())>;
@@ -58,7 +58,7 @@ constexpr bool has_memory = [] {
     return true;
 }();
 
-/// Whether an X, deduced from X&&, is a temporary that owns its numbers, which end with it.
+/// Whether an X, deduced from X&&, is a temporary that owns its elements.
 template <class X>
 constexpr bool is_temporary = false;
 template <class X>
@@ -72,13 +72,13 @@ requires(!std::is_reference_v<X> && (EigenTensor<X> || EigenDense<X>)) constexpr
 
 }  // namespace detail
 
-/// The view (rows, cols) of an Eigen matrix, array, map, block or transpose, whatever its storage order. Nothing is
-/// copied, and the object must outlive the view. Expressions without memory of their own (sums, products) do not
-/// compile: evaluate them first.
+/// Returns a view (rows, cols) of an Eigen matrix, array, map, block or transpose, in either storage order. Nothing is
+/// copied, and the object must outlive the view. Expressions without their own memory (sums, products) do not compile:
+/// evaluate them first.
 template <detail::EigenDense X>
 auto view(X&& x) {
   static_assert(detail::has_memory<X>,
-                "attn::view: this Eigen expression has no memory of its own; evaluate it first, e.g. with .eval()");
+                "attn::view: this Eigen expression is not stored in memory; evaluate it first, e.g. with .eval()");
   if constexpr (detail::is_temporary<X>) {
     return detail::view_of_temporary<typename X::Scalar, 2>();
   } else {
@@ -89,7 +89,7 @@ auto view(X&& x) {
   }
 }
 
-/// The view of an Eigen::Tensor or TensorMap with the same indices, in either layout.
+/// Returns a view of an Eigen::Tensor or TensorMap, in either layout, with the same indices.
 template <detail::EigenTensor X>
 auto view(X&& x) {
   constexpr int rank = std::remove_cvref_t<X>::NumDimensions;

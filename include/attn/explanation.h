@@ -1,4 +1,4 @@
-// What a call is going to do, as a struct that prints itself.
+// Explanation: a printable description of how a call will run.
 #pragma once
 
 #include <cmath>
@@ -10,26 +10,27 @@
 
 namespace attn {
 
-/// Whether the matrix unit for bf16 (AMX) forms the products of a call, and if not, why.
+/// Says whether the matrix unit for bf16 (AMX) computes the products of a call, and if not, why not.
 enum class Amx {
   /// No: query, key or value is not bf16 and Options::compute does not allow rounding, or the scale is not positive.
-  not_for_these,
-  /// No: single queries use it only if heads share their keys and values, and these are bf16 in rows of whole 64 bytes.
+  unsupported,
+  /// No: single queries use it only if heads share their keys and values, and these are bf16 with a row size that is a
+  /// multiple of 64 bytes.
   not_for_single_queries,
-  not_there,  ///< the processor has none, or another instruction set was asked for
-  refused,    ///< the operating system does not let the process use it
+  unavailable,  ///< the processor has none, or a different instruction set was requested
+  refused,      ///< the operating system does not let the process use it
   used,
 };
 
-/// The reason in words, as explain() prints it.
+/// Returns the reason in words, as explain() prints it.
 constexpr std::string_view to_string(Amx amx) {
   switch (amx) {
-    case Amx::not_for_these:
-      return "not for these numbers";
+    case Amx::unsupported:
+      return "not for this scalar type or scale";
     case Amx::not_for_single_queries:
       return "not for single queries";
-    case Amx::not_there:
-      return "not there";
+    case Amx::unavailable:
+      return "not available";
     case Amx::refused:
       return "refused by the operating system";
     case Amx::used:
@@ -38,48 +39,50 @@ constexpr std::string_view to_string(Amx amx) {
   return "unknown";
 }
 
-/// How the flash path carries out a call; made by explain().
+/// How the flash path runs a call; returned by explain().
 struct Explanation {
-  Isa isa = Isa::generic;             ///< whose kernels run; of several sequences, those of the last one
-  std::string_view ignored_isa = {};  ///< what the environment variable ATTN_ISA names, if that is not available here
-  Amx amx = Amx::not_for_these;       ///< whether the matrix unit forms the products
-  bool in_bf16 = false;               ///< whether some are formed in bf16, by the matrix unit or by vectors
-  /// Passes over the output; more than one if a mask groups tokens. All numbers below are for all passes together.
+  Isa isa = Isa::generic;             ///< instruction set of the kernels (for the last sequence, if there are several)
+  std::string_view ignored_isa = {};  ///< value of ATTN_ISA if it names no instruction set available here; else empty
+  Amx amx = Amx::unsupported;         ///< whether the matrix unit computes the products
+  bool in_bf16 = false;               ///< whether some products use bf16, in the matrix unit or by vector instructions
+  /// Number of passes over the output; more than one if a mask groups tokens. All counts below cover all passes
+  /// together.
   int passes = 0;
-  Index queries_per_tile = 0;  ///< at most; 1 if each query is worked on by itself
-  Index keys_per_tile = 0;     ///< except in the last tile of a row
+  Index queries_per_tile = 0;  ///< at most; 1 if queries are processed one by one
+  Index keys_per_tile = 0;     ///< the last tile of keys may have fewer
   Index query_tiles = 0;       ///< over all batch elements and heads
-  /// How many of query_tiles are single queries, because their sequence has at most few_queries. A tile computes whole
-  /// vectors of queries, however few there are; a single query has its vectors along the features.
+  /// Number of query_tiles that are single queries, because their sequence has at most few_queries. A tile computes
+  /// full vectors of queries, however few it holds; a single query is vectorised along the features.
   Index single_queries = 0;
-  /// Those of single_queries that a direct loop takes through their keys, with nothing between score, softmax and
-  /// value: queries that share their keys with no other, over keys and values that lie in one piece, row by row, in the
-  /// type that is computed in; a mask drops none of the keys that are visited, and no mod changes scores or weights. No
-  /// task has more than 4096 keys. Where keys and values take more than 8 MiB, there are such queries only with AVX-512
-  /// and rows one after the other, which it reads without prefetches.
-  Index lone_queries = 0;
-  Index few_queries = 0;  ///< the most queries of a sequence that are worked on one by one; more are tiles
-  /// Whether keys and values of single queries are fetched before they are needed, because all together take more than
-  /// what may be in the cache: 8 MiB, or 3 MiB where several queries share them. Those of lone_queries never are.
+  /// Number of single_queries that run in the direct loop, which goes from score to softmax to value without masks,
+  /// mods or copies in between. Such a query shares its keys with no other. Its keys and values are not gathered, are
+  /// in a single tensor or page, and have contiguous rows of the type that attention is computed in. Masks drop none of
+  /// the keys that it visits, no mod changes scores or weights, and no task has more than 4096 keys. If keys and values
+  /// take more than 8 MiB, the direct loop also requires AVX-512 and rows packed back to back, which it reads without
+  /// prefetching.
+  Index direct_queries = 0;
+  Index few_queries = 0;  ///< a sequence with at most this many queries is processed query by query, not in tiles
+  /// Whether keys and values of single queries are prefetched, because together they exceed what is assumed to fit in
+  /// the cache: 8 MiB, or 3 MiB if several queries share them. Those of direct_queries never are.
   bool fetches_ahead = false;
-  Index tasks = 0;  ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
-  int threads = 0;  ///< how many run tasks at the same time, at most: as many as the work pays for
-  /// About how long one thread would take if masks kept all pairs; see Executor::Backend::workers_for().
+  Index tasks = 0;  ///< a task is a few neighbouring tiles of queries, or single queries with some of their keys
+  int threads = 0;  ///< maximum number of threads that run tasks at the same time; small if there is little work
+  /// Approximate time that one thread would take if masks kept all pairs; see Executor::Backend::workers_for().
   double microseconds = 0;
-  Index workspace_bytes = 0;  ///< what Options::workspace must have
-  bool packs_keys = false;    ///< whether keys are copied tile by tile, as kernels cannot read them where they lie
-  bool packs_values = false;  ///< whether values are
+  Index workspace_bytes = 0;  ///< size in bytes that Options::workspace must have
+  bool packs_keys = false;    ///< whether keys are copied tile by tile because kernels cannot read them in place
+  bool packs_values = false;  ///< likewise for values
 
   // Tiles of (queries, keys) over all batch elements and heads.
   Index skipped_tiles = 0;  ///< no pair is kept; they cost nothing
-  Index masked_tiles = 0;   ///< some pairs are kept; the mask is asked about each
+  Index masked_tiles = 0;   ///< some pairs are kept; the mask is evaluated for each pair
   Index full_tiles = 0;     ///< all pairs are kept; they are as fast as without a mask
 
-  /// How many tiles there are, whatever is kept of them.
+  /// The total number of tiles.
   Index tiles() const { return skipped_tiles + masked_tiles + full_tiles; }
 };
 
-/// Prints a line for each number, as the guide shows it.
+/// Prints one line per property, as shown in the guide.
 inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   const auto share = [&](const char* what, Index tiles) {
     out << what << tiles << " of " << e.tiles() << " tiles";
@@ -93,7 +96,7 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   if (!e.ignored_isa.empty()) out << " (ATTN_ISA=" << e.ignored_isa << " is not available here)";
   out << '\n'
       << "matrix unit      " << to_string(e.amx)
-      << (e.in_bf16 && e.amx != Amx::used ? ", products of bf16 by vectors" : "") << '\n'
+      << (e.in_bf16 && e.amx != Amx::used ? ", bf16 products by vector instructions" : "") << '\n'
       << "tile             " << e.queries_per_tile << " x " << e.keys_per_tile << " (queries x keys)\n"
       << "loop             ";
   if (e.single_queries < e.query_tiles || e.query_tiles == 0) {
@@ -101,13 +104,13 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
     if (e.single_queries > 0)
       out << ", and " << e.single_queries << (e.single_queries == 1 ? " single query" : " single queries");
     else if (e.query_tiles > 0)
-      out << ", more than " << e.few_queries << " in a sequence";
+      out << ", more than " << e.few_queries << " per sequence";
   } else {
-    out << "single queries, at most " << e.few_queries << " in a sequence";
+    out << "single queries, at most " << e.few_queries << " per sequence";
   }
-  if (e.lone_queries > 0 && e.lone_queries < e.single_queries) out << ", " << e.lone_queries << " of them";
-  if (e.lone_queries > 0) out << ", in the direct loop";
-  if (e.fetches_ahead) out << ", keys and values " << (e.lone_queries > 0 ? "of the others " : "") << "fetched ahead";
+  if (e.direct_queries > 0 && e.direct_queries < e.single_queries) out << ", " << e.direct_queries << " of them";
+  if (e.direct_queries > 0) out << ", in the direct loop";
+  if (e.fetches_ahead) out << ", keys and values " << (e.direct_queries > 0 ? "of the others " : "") << "fetched ahead";
   out << '\n'
       << "passes           " << e.passes << '\n'
       << "query tiles      " << e.query_tiles << ", in " << e.tasks << (e.tasks == 1 ? " task" : " tasks") << " on "

@@ -1,4 +1,4 @@
-// Feature maps, which linear attention has in place of the softmax.
+// Feature maps, which replace the softmax in linear attention.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,32 @@
 
 namespace attn {
 
-/// The feature map that makes x + 1 of x > 0 and e^x below, in each feature (Katharopoulos et al. 2020, eq. 7).
+/// The feature map elu(x) + 1: x + 1 for x > 0, otherwise e^x, in each feature (Katharopoulos et al. 2020, eq. 7).
 struct Elu1Features {};
-/// The feature map Elu1Features.
+/// Returns the feature map elu(x) + 1.
 inline Elu1Features elu1() { return {}; }
 
-/// The feature map max(x, 0) in each feature. A query or key without a positive number has no features; see
+/// The feature map max(x, 0) in each feature. All features of a query or key without a positive element are 0; see
 /// linear_attention().
 struct ReluFeatures {};
-/// The feature map ReluFeatures.
+/// Returns the feature map max(x, 0).
 inline ReluFeatures relu() { return {}; }
 
-/// The feature map that leaves queries and keys as they are, for maps of any kind that a program computes by itself.
+/// The feature map that leaves queries and keys unchanged, for programs that compute the features themselves.
 struct IdentityFeatures {};
-/// The feature map IdentityFeatures.
+/// Returns the feature map that leaves queries and keys unchanged.
 inline IdentityFeatures identity() { return {}; }
 
-/// The feature map that calls a function of one number for each feature. Made by feature_map().
+/// The feature map that applies a function to each feature. Returned by feature_map().
 template <class F>
 struct LambdaFeatures {
   F map;  ///< called with each feature of queries and keys
 };
 
-/// A feature map of your own, number by number: `feature_map([](auto x) { return x * x; })`. It is called with numbers
-/// of the type that a call computes in, and with dual numbers for gradients (see Dual), from several threads at once.
-/// Results should not be negative, and not all 0, because they are weights.
+/// Returns a feature map that applies your own function to each feature: `feature_map([](auto x) { return x * x; })`.
+/// The function is called with values of the type that attention is computed in, and with dual numbers for gradients
+/// (see Dual), from several threads at once. Its results act as weights, so none should be negative and not all should
+/// be 0.
 template <class F>
 LambdaFeatures<F> feature_map(F map) {
   constexpr bool kTakesNumbers = std::is_invocable_v<const F&, float>;
@@ -45,33 +46,34 @@ LambdaFeatures<F> feature_map(F map) {
   return {std::move(map)};
 }
 
-/// Positive random features of the softmax, FAVOR+ (Choromanski et al. 2021, lemma 1 and section 2.4). Made by favor().
+/// Positive random features of the softmax, FAVOR+ (Choromanski et al. 2021, lemma 1 and section 2.4). Returned by
+/// favor().
 struct FavorFeatures {
-  Index features;                                         ///< how many features it makes, m
-  std::uint64_t seed;                                     ///< decides the draws
-  std::shared_ptr<detail::FavorProjections> projections;  ///< what was drawn, for each head_dim; shared by copies
+  Index features;                                         ///< the number of features, m
+  std::uint64_t seed;                                     ///< seed of the random draws
+  std::shared_ptr<detail::FavorProjections> projections;  ///< the vectors drawn for each head_dim; shared by copies
 };
 
-/// Random features with which linear_attention() estimates attention(). For w_1 .. w_m drawn from a normal
+/// Returns random features with which linear_attention() estimates attention(). For w_1 .. w_m drawn from a normal
 /// distribution, in orthogonal blocks of head_dim,
 ///
 ///     feature_i(x) = e^(w_i * x - |x|^2 / 2) / sqrt(m),   x = sqrt(scale) * query or key,
 ///
-/// so that the expected product of features is e^(scale * query * key). The relative error of one weight (root of the
-/// mean square, over draws) is at most
+/// so that the expected product of features is e^(scale * query * key). The relative error of one weight (root mean
+/// square over draws) is at most
 ///
 ///     sqrt((e^(scale * |query + key|^2) - 1) / m),
 ///
-/// and equal to it for independent w (lemma 2 there; theorem 2 for orthogonal ones): with m = 256 it is 0.16 where
-/// scale * |query + key|^2 is 2, and 3.4 where it is 8. So it suits queries and keys of small norm, and no m makes up
-/// for large ones.
+/// with equality for independent w (lemma 2 of the paper; theorem 2 for orthogonal w). With m = 256 it is 0.16 if scale
+/// * |query + key|^2 is 2, and 3.4 if it is 8. So the estimate suits queries and keys of small norm; no m compensates
+/// for large norms.
 ///
-/// The draws depend on `seed` and head_dim alone, and are the same for all heads. They are made by the first call and
-/// kept with the map: make it once. Keys overflow where w_i * x - |x|^2 / 2 does (88 in float), which is below |w_i|^2
-/// / 2, some head_dim / 2.
+/// The draws depend only on `seed` and head_dim, and are the same for all heads. The first call makes them, and the map
+/// stores them, so create the map once. Features of keys overflow if e^(w_i * x - |x|^2 / 2) does (an exponent above 88
+/// in float); the exponent is at most |w_i|^2 / 2, about head_dim / 2.
 /// @throws std::invalid_argument unless features is positive.
 inline FavorFeatures favor(Index features, std::uint64_t seed) {
-  detail::require(features > 0, "favor: there must be at least one feature, asked for are ", features);
+  detail::require(features > 0, "favor: features must be positive, but is ", features);
   return {features, seed, std::make_shared<detail::FavorProjections>()};
 }
 
@@ -83,12 +85,12 @@ constexpr bool is_feature_map = std::is_same_v<M, Elu1Features> || std::is_same_
 template <class F>
 constexpr bool is_feature_map<LambdaFeatures<F>> = true;
 
-/// Says in one sentence what may stand in place of a feature map.
+/// Fails to compile unless M is a feature map, with a message that lists them.
 template <class M>
 constexpr auto check_feature_map() {
   static_assert(is_feature_map<M>,
-                "attn: the argument behind the value must be a feature map: attn::elu1(), relu(), identity(), "
-                "favor(features, seed), or attn::feature_map(...) around a lambda");
+                "attn: the argument after the value must be a feature map: attn::elu1(), relu(), identity(), "
+                "favor(features, seed), or a lambda wrapped in attn::feature_map(...)");
   return is_feature_map<M>;
 }
 

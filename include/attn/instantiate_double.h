@@ -1,4 +1,4 @@
-// Compiles the loops and kernels of double; see attn/instantiate.h.
+// Compiles the loops and kernels for double; see attn/instantiate.h.
 #pragma once
 
 #include "attn/detail/base/instantiate_pool.h"

@@ -1,4 +1,4 @@
-// Compiles the loops and kernels of float and of floats of 16 bits; see attn/instantiate.h.
+// Compiles the loops and kernels for float and 16-bit floats; see attn/instantiate.h.
 #pragma once
 
 #include "attn/detail/base/instantiate_pool.h"

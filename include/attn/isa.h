@@ -1,4 +1,4 @@
-// The instruction sets that have kernels, and which one a call uses.
+// Instruction sets that have kernels, and the choice of one for a call.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 
 namespace attn {
 
-/// Instruction sets. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM. `avx2` includes FMA and
-/// F16C, and `avx2_vnni` adds dot products of integers (AVX-VNNI), for caches of 8 bits; `avx512` is F, BW, DQ and VL,
-/// and `avx512_vnni` adds the same to it (AVX512-VNNI), `avx512_bf16` dot products of bf16 (AVX512-BF16), `amx` the
-/// matrix unit for bf16 (AMX-BF16).
+/// Instruction sets that have kernels. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM.
+/// `avx2` includes FMA and F16C; `avx2_vnni` adds integer dot products (AVX-VNNI), for 8-bit caches. `avx512` includes
+/// F, BW, DQ and VL; `avx512_vnni` adds integer dot products (AVX512-VNNI), `avx512_bf16` adds bf16 dot products
+/// (AVX512-BF16), and `amx` adds the matrix unit for bf16 (AMX-BF16).
 enum class Isa { generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx };
 
 /// All instruction sets, in ascending order of preference.
 constexpr Isa kIsas[] = {Isa::generic,     Isa::avx2,        Isa::avx2_vnni, Isa::avx512,
                          Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
 
-/// Its name, as ATTN_ISA takes it.
+/// Returns the name of an instruction set, as used in ATTN_ISA.
 constexpr std::string_view to_string(Isa isa) {
   switch (isa) {
     case Isa::generic:
@@ -46,11 +46,11 @@ constexpr std::string_view to_string(Isa isa) {
 
 }  // namespace attn
 
-// The best instruction set that the compiler's flags promise. Code that depends on the flags lies in an inline
-// namespace named after that set, so that translation units with different flags each keep their own version. Without
-// it, the linker would pick one of two functions with the same name, with the instructions of either unit and with
-// either unit's alignment of Eigen's memory. Types that a program hands from unit to unit (Tensor, Options, Executor,
-// …) lie outside.
+// The best instruction set that the compiler's flags promise. Code that depends on the flags is in an inline namespace
+// named after that set, so that translation units with different flags each keep their own version. Otherwise the
+// linker would keep only one of two functions with the same name, with the instructions and the Eigen alignment of
+// whichever unit it came from. Types that a program passes between units (Tensor, Options, Executor, …) are outside
+// this namespace.
 #if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__FMA__)
 #define ATTN_PROMISED_VECTORS avx512
@@ -65,9 +65,9 @@ constexpr std::string_view to_string(Isa isa) {
 
 namespace attn::detail {
 
-/// The parts of an instruction set. Vectors have kernels for all types of numbers (ATTN_FOR_EACH_VECTOR_SET in
-/// detail/simd/vector_sets.h). Dot products, of integers (vnni) and of bf16 too (vnni_bf16), and a matrix unit have
-/// kernels for some types, which are used instead.
+/// The parts of an instruction set: vectors, dot products (vnni: of integers; vnni_bf16: of bf16 too) and a matrix
+/// unit. There are vector kernels for all scalar types (ATTN_FOR_EACH_VECTOR_SET in detail/simd/vector_sets.h). Kernels
+/// that use dot products or the matrix unit exist only for some types, for which they replace the vector kernels.
 enum class VectorSet : unsigned char { generic, avx2, avx512 };
 enum class DotProducts : unsigned char { none, vnni, vnni_bf16 };
 enum class MatrixUnit : unsigned char { none, amx };
@@ -78,7 +78,7 @@ struct IsaParts {
   friend constexpr bool operator==(const IsaParts&, const IsaParts&) = default;
 };
 
-/// The one list: whatever depends on an instruction set depends on its parts.
+/// Returns the parts of an instruction set. This is the only such list; all other code depends on the parts.
 constexpr IsaParts parts_of(Isa isa) {
   switch (isa) {
     case Isa::generic:
@@ -100,7 +100,7 @@ constexpr IsaParts parts_of(Isa isa) {
 }
 constexpr VectorSet vectors_of(Isa isa) { return parts_of(isa).vectors; }
 
-/// The instruction set with these parts.
+/// Returns the instruction set with these parts.
 constexpr Isa isa_with(const IsaParts& parts) {
   for (const Isa isa : kIsas)
     if (parts_of(isa) == parts) return isa;
@@ -112,7 +112,7 @@ inline namespace ATTN_BUILT_FOR {
 
 constexpr VectorSet kPromisedVectors = VectorSet::ATTN_PROMISED_VECTORS;
 
-/// Whether there are kernels for these vectors. There are none for less than the compiler's flags promise.
+/// Whether there are kernels for these vectors. Sets below what the compiler's flags promise have none.
 constexpr bool has_kernels(VectorSet vectors) {
   switch (kPromisedVectors) {
     case VectorSet::generic:
@@ -143,7 +143,7 @@ inline bool cpu_has_vnni(VectorSet vectors) {
 inline bool cpu_has(VectorSet vectors, DotProducts dots) {
   if (dots == DotProducts::none) return cpu_has(vectors);
   const bool has_dots = cpu_has_vnni(vectors) && (dots == DotProducts::vnni || cpu_has_bf16());
-  // Software in place of the matrix unit, in tests, takes AVX-512 alone.
+  // The software that replaces the matrix unit in tests only needs AVX-512.
   return cpu_has(vectors) && (has_dots || (vectors == VectorSet::avx512 && software_tiles()));
 }
 inline bool cpu_has(MatrixUnit matrix) { return matrix == MatrixUnit::none || cpu_has_amx(); }
@@ -154,16 +154,16 @@ inline bool cpu_has(MatrixUnit matrix) { return matrix == MatrixUnit::none || cp
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Whether this program can use the instruction set on this machine. False if the processor lacks it, and if the
-/// program was compiled for a higher one (-march=native, say), because it then has no kernels for lesser ones.
+/// Whether this program can use the instruction set on this machine. False if the processor lacks it, or if the program
+/// was compiled for a higher one (e.g. -march=native) and so has no kernels for lower ones.
 inline bool available(Isa isa) {
   const detail::IsaParts parts = detail::parts_of(isa);
   return isa == detail::isa_with(parts) && detail::has_kernels(parts.vectors) &&
          detail::cpu_has(parts.vectors, parts.dots) && detail::cpu_has(parts.matrix);
 }
 
-/// The best available instruction set. The first call that wants the matrix unit of `amx` asks the operating system
-/// whether the process may use it; if not, such calls run as with avx512_bf16.
+/// Returns the best available instruction set. The first call that needs the matrix unit of `amx` requests it from the
+/// operating system; if the request is refused, such calls run as with avx512_bf16.
 inline Isa best_isa() {
   Isa best = detail::isa_with({detail::kPromisedVectors, detail::DotProducts::none, detail::MatrixUnit::none});
   for (Isa isa : kIsas)
@@ -187,18 +187,18 @@ inline std::string available_isas() {
 inline Isa checked_isa(Isa isa) {
   if (!available(isa))
     refuse({"the instruction set ", to_string(isa), " (", static_cast<int>(isa),
-            ") is not available here; these are: ", available_isas()});
+            ") is not available here; available: ", available_isas()});
   return isa;
 }
 
-/// The instruction set of calls that do not choose one, and the name in ATTN_ISA if that is not available.
+/// The instruction set of calls that do not choose one, and the value of ATTN_ISA if it names no available set.
 struct IsaOfEnvironment {
   Isa isa;
   std::string ignored;
 };
 
-/// Reads the variable once. A name that is not available does not end the program: whoever sets the variable may not be
-/// able to change the program.
+/// Reads the variable once. An unavailable name does not end the program, because the user who sets the variable may be
+/// unable to change the program.
 inline const IsaOfEnvironment& isa_of_environment() {
   static const IsaOfEnvironment chosen = [] {
     IsaOfEnvironment e{best_isa(), {}};
@@ -208,8 +208,8 @@ inline const IsaOfEnvironment& isa_of_environment() {
       if (available(isa) && to_string(isa) == name) return IsaOfEnvironment{isa, {}};
     e.ignored = name;
     const std::string names = available_isas();
-    std::fprintf(stderr, "attn: ATTN_ISA=%s is none of the instruction sets that are available here (%s); using %s\n",
-                 name, names.c_str(), to_string(e.isa).data());
+    std::fprintf(stderr, "attn: ATTN_ISA=%s is not available here (available: %s); using %s\n", name, names.c_str(),
+                 to_string(e.isa).data());
     return e;
   }();
   return chosen;
@@ -221,9 +221,9 @@ inline const IsaOfEnvironment& isa_of_environment() {
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// The instruction set of calls that do not choose one: the best available, or the one that the environment variable
-/// ATTN_ISA names (generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx), which is read once. A name that is
-/// not available is ignored: standard error says so once, and explain() says so in Explanation::ignored_isa.
+/// Returns the instruction set of calls that do not choose one: the best available, or the one that the environment
+/// variable ATTN_ISA names (generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx), which is read once. An
+/// unavailable name is ignored and reported once on standard error, and by explain() in Explanation::ignored_isa.
 inline Isa default_isa() { return detail::isa_of_environment().isa; }
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,4 +1,4 @@
-// KvCache: the keys and values of some sequences, each in one piece of memory, for generating text.
+// KvCache: keys and values of several sequences, each contiguous in memory, for autoregressive decoding.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +21,16 @@ namespace attn {
 struct KvCacheConfig {
   Index batch = 1;     ///< sequences
   Index kv_heads = 1;  ///< heads of keys and values
-  Index capacity = 0;  ///< how many tokens each sequence has room for at first; 0: 64, or max_capacity if that is less
-  Index head_dim = 0;  ///< features of a key; there is no default
-  Index v_dim = 0;     ///< 0: head_dim
-  /// How far the capacity may grow. If it equals `capacity`, memory never moves.
+  Index capacity = 0;  ///< initial capacity of each sequence, in tokens; 0: 64, or max_capacity if that is less
+  Index head_dim = 0;  ///< features of a key; required
+  Index v_dim = 0;     ///< features of a value; 0: head_dim
+  /// Upper limit on the capacity. If it equals `capacity`, memory never moves.
   Index max_capacity = std::numeric_limits<Index>::max();
-  std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
+  std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and the queries of attention()
 };
 
 namespace detail {
-/// A KvCacheConfig whose rope stands in braces, `.rope = {.head_dim = 64}`, which makes no Rope.
+/// Matches a KvCacheConfig whose rope is given in braces, `.rope = {.head_dim = 64}`, which does not construct a Rope.
 struct KvCacheWithRopeInBraces {
   Index batch, kv_heads, capacity, head_dim, v_dim, max_capacity;
   RopeConfig rope;
@@ -39,37 +39,37 @@ struct KvCacheWithRopeInBraces {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Keeps the keys and values of the tokens so far, so that each new token costs one row of attention (Shazeer 2019,
+/// Stores the keys and values of the tokens so far, so that each new token costs one row of attention (Shazeer 2019,
 /// section 2.3.1):
 ///
 ///     attn::KvCache<float> cache({.batch = 1, .kv_heads = 8, .capacity = 4096, .head_dim = 128, .rope = rope});
-///     cache.append(k, v);                                               // the prompt, or one token, or some
-///     auto out = attn::attention(q, cache, attn::causal()).out;         // of those tokens
+///     cache.append(k, v);                                               // the prompt, one token or several
+///     auto out = attn::attention(q, cache, attn::causal()).out;         // q: the queries of these tokens
 ///
-/// T is float, double, long double, a float of 16 bits, or std::int8_t. With std::int8_t, rows are quantised when they
-/// are appended, with a scale for each token and head (largest magnitude / 127), and attention is computed in float.
-/// The error of a number is then at most scale / 2. A row whose numbers are all below 2^-120 becomes 0, and a row with
-/// inf or NaN becomes NaN.
+/// T is float, double, long double, a 16-bit float, or std::int8_t. With std::int8_t, rows are quantised as they are
+/// appended, with one scale per token and head (largest magnitude / 127), and attention is computed in float. The error
+/// of an element is then at most scale / 2. A row whose elements all have magnitudes below 2^-120 becomes 0, and a row
+/// with inf or NaN becomes NaN.
 ///
-/// The tokens of a head lie one behind the other, (capacity, dim); keys() and values() are views of them. When a
-/// sequence has no room left, the capacity of all sequences doubles, or grows to what is needed if that is more.
-/// Everything is moved then: old views become invalid, and old and new memory exist at the same time. So appending
-/// tokens one at a time copies each token a constant number of times. `max_capacity` sets a limit.
+/// The tokens of a head are contiguous, (capacity, dim); keys() and values() are views of them. When a sequence is
+/// full, the capacity of all sequences doubles, or grows to what is needed if that is more. All tokens are then moved:
+/// old views become invalid, and old and new memory exist at the same time. Thanks to doubling, appending tokens one at
+/// a time copies each token a constant number of times on average. `max_capacity` limits the growth.
 ///
-/// If a call throws, the cache is as it was before. Concurrent calls that only read are safe. A copy is deep; a cache
-/// that was moved from may only be assigned to or destroyed.
+/// If a call throws, the cache keeps its contents. Concurrent calls that only read are safe. A copy is deep; a
+/// moved-from cache may only be assigned to or destroyed.
 template <class T>
 class KvCache {
  public:
   using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
 
-  /// @throws std::invalid_argument unless all sizes are positive (0 where a default is named), or if capacity exceeds
-  /// max_capacity.
+  /// @throws std::invalid_argument if a size is not positive (0 is allowed where it selects a default), or if capacity
+  /// exceeds max_capacity.
   explicit KvCache(const KvCacheConfig& config)
       : config_(checked(config)), pages_(make(config_.capacity)), lengths_(static_cast<std::size_t>(config_.batch), 0) {
     detail::check_cached<T>();
   }
-  /// Not to be called: does not compile, with the sentence of detail::refuse_rope_in_braces().
+  /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
   explicit KvCache(const detail::KvCacheWithRopeInBraces&)
       : KvCache(detail::refuse_rope_in_braces<KvCacheConfig, kNever>()) {}
@@ -77,25 +77,25 @@ class KvCache {
   KvCache(const KvCache&) = default;
   /// Moves; the moved-from cache may then only be assigned to or destroyed.
   KvCache(KvCache&&) noexcept = default;
-  /// A deep copy. If it throws, this cache is as it was before.
+  /// Assigns a deep copy. If it throws, this cache is unchanged.
   KvCache& operator=(const KvCache& other) { return *this = KvCache(other); }
   /// Moves; the moved-from cache may then only be assigned to or destroyed.
   KvCache& operator=(KvCache&&) noexcept = default;
 
   /// The sizes, with the defaults filled in.
   const KvCacheConfig& config() const { return config_; }
-  /// How many tokens each sequence has room for.
+  /// The number of tokens that each sequence has space for.
   Index capacity() const { return pages_.page_size(); }
   /// The number of tokens of each sequence.
   std::span<const Index> lengths() const { return lengths_; }
-  /// The number of tokens of one sequence. @throws std::invalid_argument if there is no such sequence.
+  /// The number of tokens of one sequence. @throws std::invalid_argument if the sequence does not exist.
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
-  /// The bytes of memory for keys, values and their scales.
+  /// The size of keys, values and their scales in bytes.
   Index bytes() const { return pages_.bytes(); }
 
   /// Appends the same number of tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads,
-  /// tokens, v_dim), of any strides; of type Computed, or of floats of 16 bits if that is float.
-  /// @throws std::invalid_argument if shapes disagree, std::length_error beyond max_capacity.
+  /// tokens, v_dim), with any strides, of type Computed, or 16-bit floats if that is float.
+  /// @throws std::invalid_argument if shapes disagree; std::length_error if a sequence would exceed max_capacity.
   template <class K, class V>
   void append(const K& k, const V& v) {
     const auto& keys_held = detail::evaluated(k);
@@ -105,8 +105,7 @@ class KvCache {
            std::vector<Index>(lengths_.size(), keys.dim(2)), false);
   }
 
-  /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind the
-  /// other.
+  /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, sequences concatenated.
   template <class K, class V>
   requires(!std::is_integral_v<K>) void append(const K& k, const V& v, Indices lens) {
     const auto& keys_held = detail::evaluated(k);
@@ -125,66 +124,69 @@ class KvCache {
     lens[at(sequence)] = keys.dim(2);
     append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held), 1, lens, true);
   }
-  /// @deprecated append_to() is append() now.
+  /// @deprecated Renamed to append().
   template <class K, class V>
-  [[deprecated("it is append() now")]] void append_to(Index sequence, const K& k, const V& v) {
+  [[deprecated("renamed to append()")]] void append_to(Index sequence, const K& k, const V& v) {
     append(sequence, k, v);
   }
 
-  /// Keeps the first `length` tokens of a sequence and forgets the others.
+  /// Keeps the first `length` tokens of a sequence and removes the others.
   /// @throws std::invalid_argument if it has fewer.
   void truncate(Index sequence, Index length) {
     Index& of = lengths_[at(sequence)];
-    detail::require(length >= 0 && length <= of, "truncate: sequence ", sequence, " has ", of, " tokens, not ", length);
+    detail::require(length >= 0 && length <= of, "truncate: length must be in 0..", of, " (the tokens of sequence ",
+                    sequence, "), but is ", length);
     of = length;
   }
 
-  /// Forgets all tokens. Memory stays.
+  /// Removes all tokens but keeps the memory.
   void clear() { std::fill(lengths_.begin(), lengths_.end(), 0); }
 
-  /// Replaces each sequence i by what sequence from[i] was, as beam search needs it. A sequence may be taken several
-  /// times or not at all. Cost: each sequence that changes is copied once; where sequences change places in a ring, one
-  /// of them is copied twice. (Sequences of a PagedKvCache share their common pages instead.)
-  /// @throws std::invalid_argument unless `from` has the number of a sequence for each sequence.
+  /// Replaces each sequence i with the old sequence from[i], as beam search requires. A sequence may be used several
+  /// times or not at all. Cost: each sequence that changes is copied once; if sequences change places in a cycle, one
+  /// of them is copied twice. (A PagedKvCache lets sequences share their common pages instead.)
+  /// @throws std::invalid_argument unless `from` has one valid sequence index per sequence.
   void reorder(const Indices& from);
 
-  /// Makes room for `tokens` tokens in each sequence. @throws std::length_error beyond max_capacity.
+  /// Grows the capacity to at least `tokens` tokens per sequence. @throws std::length_error if that exceeds
+  /// max_capacity.
   void reserve(Index tokens) {
     if (tokens > config_.max_capacity)
       throw std::length_error(
-          detail::joined({"attn: reserve(", tokens, "): max_capacity of the cache is ", config_.max_capacity}));
+          detail::joined({"attn: reserve(", tokens, "): exceeds max_capacity, which is ", config_.max_capacity}));
     if (tokens > capacity()) grow(tokens);
   }
 
-  /// Views of all sequences, (batch, kv_heads, longest length, dim). Behind the end of a shorter sequence the elements
-  /// are indeterminate: key_lengths(cache.lengths()) drops them. Valid until the cache changes.
+  /// Returns a view of the keys of all sequences, (batch, kv_heads, longest length, head_dim). Elements past the end of
+  /// a shorter sequence are indeterminate; key_lengths(cache.lengths()) drops them. Valid until the cache changes.
   TensorView<const T, 4> keys() const { return view_of(pages_.keys().numbers, 0, config_.batch, longest()); }
-  /// The values of all sequences, likewise.
+  /// Returns a view of the values of all sequences, likewise.
   TensorView<const T, 4> values() const { return view_of(pages_.values().numbers, 0, config_.batch, longest()); }
 
-  /// Views of one sequence, (1, kv_heads, length, dim). With a rope, the keys are already turned.
+  /// Returns a view of the keys of one sequence, (1, kv_heads, length, head_dim). With a rope, they are already
+  /// rotated.
   TensorView<const T, 4> keys(Index sequence) const {
     return view_of(pages_.keys().numbers, sequence, 1, length(sequence));
   }
-  /// The values of one sequence, likewise.
+  /// Returns a view of the values of one sequence, likewise.
   TensorView<const T, 4> values(Index sequence) const {
     return view_of(pages_.values().numbers, sequence, 1, length(sequence));
   }
 
-  /// The scales of the keys of a cache of std::int8_t, (batch, kv_heads, capacity): an element means itself times the
-  /// scale of its token and head.
+  /// Returns the scales of the keys of a std::int8_t cache, (batch, kv_heads, capacity). The value of an element is the
+  /// stored integer times the scale of its token and head.
   TensorView<const float, 3> key_scales() const { return pages_.keys().scales; }
-  /// The scales of the values, likewise.
+  /// Returns the scales of the values, likewise.
   TensorView<const float, 3> value_scales() const { return pages_.values().scales; }
 
-  /// All sequences, as attention() takes them. Valid until the cache changes.
+  /// Returns a view of all sequences, as attention() takes them. Valid until the cache changes.
   KvView<Computed> view() const {
     KvView<Computed> all = pages_.view(config_.rope ? &*config_.rope : nullptr);
     for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s));
     return all;
   }
-  /// @deprecated batch() is view() now.
-  [[deprecated("it is view() now")]] KvView<Computed> batch() const { return view(); }
+  /// @deprecated Renamed to view().
+  [[deprecated("renamed to view()")]] KvView<Computed> batch() const { return view(); }
 
  private:
   friend class detail::AppendUndo<KvCache>;
@@ -200,20 +202,20 @@ class KvCache {
     if (c.v_dim == 0) c.v_dim = c.head_dim;
     if (c.capacity == 0) c.capacity = std::min<Index>(c.max_capacity, 64);
     detail::require(c.batch > 0 && c.kv_heads > 0 && c.head_dim > 0 && c.v_dim > 0, "KvCache: batch ", c.batch,
-                    ", kv_heads ", c.kv_heads, ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must be positive",
+                    ", kv_heads ", c.kv_heads, ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must all be positive",
                     c.head_dim == 0 ? "; head_dim has no default" : "");
-    detail::require(c.capacity > 0 && c.capacity <= c.max_capacity, "KvCache: capacity ", c.capacity,
-                    " must be positive and at most max_capacity, ", c.max_capacity);
+    detail::require(c.capacity > 0 && c.capacity <= c.max_capacity, "KvCache: capacity is ", c.capacity,
+                    " and max_capacity is ", c.max_capacity, "; capacity must be positive and at most max_capacity");
     detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "KvCache: head_dim is ", c.head_dim,
-                    ", the rope was made for ", c.rope ? c.rope->config().head_dim : 0);
+                    ", but the head_dim of its rope is ", c.rope ? c.rope->config().head_dim : 0);
     return c;
   }
   Pages make(Index capacity) const {
     return {config_.batch, config_.kv_heads, capacity, config_.head_dim, config_.v_dim};
   }
   std::size_t at(Index sequence) const {
-    detail::require(sequence >= 0 && sequence < config_.batch, "KvCache: there is no sequence ", sequence,
-                    ", there are ", config_.batch);
+    detail::require(sequence >= 0 && sequence < config_.batch, "KvCache: sequence ", sequence,
+                    " is out of range; the batch is ", config_.batch);
     return static_cast<std::size_t>(sequence);
   }
   Index longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
@@ -221,26 +223,26 @@ class KvCache {
     return t.part(first * t.stride(0), {count, t.dim(1), len, t.dim(3)}, t.strides());
   }
 
-  /// Appends lens[i] tokens to sequence i: tokens of batch element i, or, if `ragged`, the tokens behind those of
-  /// sequence i - 1.
+  /// Appends lens[i] tokens to sequence i: the tokens of batch element i or, if `ragged`, those that follow the tokens
+  /// of sequence i - 1.
   void append(const detail::KernelFamily<Computed>& kernels, const View& k, const View& v, Index batch,
               std::span<const Index> lens, bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size());
-    detail::require(given == config_.batch, "append: ", given, " lengths for ", config_.batch, " sequences");
+    detail::require(given == config_.batch, "append: got ", given, " lengths for ", config_.batch, " sequences");
     Index left = k.dim(2), most = 0, longest = 0;
     for (std::size_t i = 0; i < lens.size(); ++i) {
-      detail::require(lens[i] >= 0 && lens[i] <= left, "append: sequence ", i, " is to get ", lens[i], " tokens, of ",
-                      k.dim(2), " there are ", left, " left");
+      detail::require(lens[i] >= 0 && lens[i] <= left, "append: the length for sequence ", i, " must be in 0..", left,
+                      " (the tokens that remain of the ", k.dim(2), " given), but is ", lens[i]);
       if (ragged) left -= lens[i];
       if (lengths_[i] + lens[i] > most) most = lengths_[i] + lens[i], longest = static_cast<Index>(i);
     }
-    detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", there are ", k.dim(2),
-                    " tokens");
+    detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", but there are ",
+                    k.dim(2), " tokens");
     if (most > config_.max_capacity)
-      throw std::length_error(detail::joined({"attn: sequence ", longest, " of the cache would need room for ", most,
-                                              " tokens, max_capacity is ", config_.max_capacity,
-                                              "; truncate() it, or make the cache with a larger max_capacity"}));
+      throw std::length_error(detail::joined({"attn: sequence ", longest, " of the cache would have ", most,
+                                              " tokens, but max_capacity is ", config_.max_capacity,
+                                              "; truncate() it, or construct the cache with a larger max_capacity"}));
     typename Pages::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                   config_.rope ? &*config_.rope : nullptr);
     if (most > capacity()) grow(most);
@@ -270,10 +272,10 @@ template <class T>
 void KvCache<T>::reorder(const Indices& given) {
   const std::span<const Index> from = given.values;
   const Index count = static_cast<Index>(from.size());
-  detail::require(count == config_.batch, "reorder: ", count, " numbers for ", config_.batch, " sequences");
+  detail::require(count == config_.batch, "reorder: got ", count, " indices for ", config_.batch, " sequences");
   for (Index i = 0; i < count; ++i)
-    detail::require(from[at(i)] >= 0 && from[at(i)] < count, "reorder: from[", i, "] is ", from[at(i)], ", there are ",
-                    count, " sequences");
+    detail::require(from[at(i)] >= 0 && from[at(i)] < count, "reorder: from[", i, "] = ", from[at(i)],
+                    " is out of range; there are ", count, " sequences");
   std::vector<Index> lengths(lengths_.size()), readers(lengths_.size(), 0);
   for (Index i = 0; i < count; ++i) {
     lengths[at(i)] = length(from[at(i)]);
@@ -284,14 +286,15 @@ void KvCache<T>::reorder(const Indices& given) {
     for (Index i = 0; i < count && next != s; ++i) next = from[at(next)];
     return next == s && from[at(s)] != s;
   };
-  std::optional<Pages> aside;  // room for one sequence of a ring, allocated before anything is written
+  std::optional<Pages> aside;  // holds one sequence of a cycle; allocated before anything is written
   for (Index s = 0; s < count && !aside; ++s)
     if (is_in_ring(s)) aside.emplace(1, config_.kv_heads, capacity(), config_.head_dim, config_.v_dim);
 
   const auto copy = [&](Index source, Index to) { pages_.copy_page(pages_, source, to, length(source)); };
   std::vector<bool> done(lengths_.size(), false);
   for (Index start = 0; start < count; ++start)
-    // A sequence that nobody must still copy may be overwritten. Its source then has one reader less, and may be next.
+    // A sequence that no other sequence must still copy may be overwritten. Its source then has one reader fewer, and
+    // may be next.
     for (Index s = start; !done[at(s)] && readers[at(s)] == 0; s = from[at(s)]) {
       done[at(s)] = true;
       if (from[at(s)] == s) break;

@@ -1,4 +1,4 @@
-// Some sequences of a PagedKvCache, used as a cache of their own.
+// KvSequences: selected sequences of a PagedKvCache, usable like a KvCache.
 #pragma once
 
 #include <utility>
@@ -9,16 +9,15 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Sequences of a PagedKvCache, in a given order. Tokens are appended to them, and attention runs over them, as with a
-/// KvCache:
+/// Selected sequences of a PagedKvCache, in a given order. They support appending and attention, like a KvCache:
 ///
 ///     mha(x, pages.select({a, b}), causal());
 ///
-/// It refers to the cache, which must outlive it.
+/// A KvSequences refers to the cache, which must outlive it.
 template <class Cache>
 class KvSequences {
  public:
-  /// Sequences of `cache`, in the order given.
+  /// Selects sequences of `cache`, in the given order.
   KvSequences(Cache& cache, Indices sequences) : cache_(&cache), sequences_(std::move(sequences)) {}
 
   /// Appends the same number of tokens to each of the sequences; see PagedKvCache::append().
@@ -26,16 +25,16 @@ class KvSequences {
   void append(const K& k, const V& v) {
     cache_->append(sequences_, k, v);
   }
-  /// Appends lens[i] tokens to sequence i.
+  /// Appends lens[i] tokens to the i-th of the sequences.
   template <class K, class V>
   void append(const K& k, const V& v, Indices lens) {
     cache_->append(sequences_, k, v, std::move(lens));
   }
 
-  /// The sequences as attention() takes them. Valid until the cache changes.
+  /// Returns a view of the sequences, as attention() takes them. Valid until the cache changes.
   auto view() const { return std::as_const(*cache_).view(sequences_); }
-  /// @deprecated batch() is view() now.
-  [[deprecated("it is view() now")]] auto batch() const { return view(); }
+  /// @deprecated Renamed to view().
+  [[deprecated("renamed to view()")]] auto batch() const { return view(); }
 
  private:
   friend class detail::AppendUndo<KvSequences>;

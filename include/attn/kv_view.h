@@ -1,4 +1,4 @@
-// Keys and values of several sequences, each with its own length, wherever they lie.
+// KvView: keys and values of several sequences, each with its own length, in a cache or in pages.
 #pragma once
 
 #include <span>
@@ -14,19 +14,18 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// The keys and values of some sequences as attention() reads them: a view of a cache, or of pages of your own. It owns
-/// a copy of the lists of pages and nothing else. The cache, or the pages, must outlive it and must not change
-/// meanwhile.
+/// A view of the keys and values of several sequences, as attention() reads them, in a cache or in your own pages. It
+/// owns only a copy of the page tables. The cache or the pages must outlive it and must not change meanwhile.
 ///
-/// T is the type that attention is computed in: float for numbers of 16 and 8 bits.
+/// T is the type that attention is computed in: float for 16-bit and 8-bit elements.
 template <class T>
 class KvView {
  public:
   using Scalar = T;  ///< the type that attention is computed in
 
-  /// Views pages of your own, of any scalar and strides: key_pages (pages, kv_heads, page_size, head_dim) and
-  /// value_pages (pages, kv_heads, page_size, v_dim). `tables` is (sequences, pages of the longest): token j of a
-  /// sequence lies in page tables(sequence, j / page_size), at j % page_size. Entries behind the last page of a
+  /// Views your own pages, of any scalar type and strides: key_pages (pages, kv_heads, page_size, head_dim) and
+  /// value_pages (pages, kv_heads, page_size, v_dim). The tables are (sequences, pages of the longest sequence): token
+  /// j of a sequence is in page tables(sequence, j / page_size), at j % page_size. Entries after the last page of a
   /// sequence are not read.
   /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence, or it names a page that
   /// does not exist.
@@ -35,10 +34,10 @@ class KvView {
       : KvView(detail::as_rank4(attn::view(key_pages)), detail::as_rank4(attn::view(value_pages)), nullptr,
                detail::kernels_among<T, detail::hold_computed_numbers<K, V>()>()) {
     static_assert(std::is_integral_v<typename detail::Traits<Tables>::Scalar> && detail::Traits<Tables>::kRank == 2,
-                  "attn::KvView: tables must hold integers, a row for each sequence");
+                  "attn::KvView: tables must hold integers and have rank 2, with one row per sequence");
     const auto tables = attn::view(given_tables);
     const Index given = static_cast<Index>(lengths.values.size());
-    detail::require(tables.dim(0) == given, "KvView: ", tables.dim(0), " tables for ", given, " lengths");
+    detail::require(tables.dim(0) == given, "KvView: got ", tables.dim(0), " tables for ", given, " lengths");
     std::vector<Index> table;
     for (Index s = 0; s < given; ++s) {
       const Index length = lengths.values[static_cast<std::size_t>(s)];
@@ -62,23 +61,23 @@ class KvView {
   /// Tokens in a page.
   Index page_size() const { return k_.dim(2); }
 
-  /// What turns the queries, and has turned the keys. Null if nothing does.
+  /// The Rope that rotates the queries and has rotated the keys; null if none.
   const Rope* rope() const { return rope_; }
 
-  /// The view itself. A cache has a function of this name too, which returns a view of its sequences.
+  /// Returns the view itself. Caches have a function of the same name, which returns a view of their sequences.
   const KvView& view() const { return *this; }
-  /// @deprecated batch() is view() now.
-  [[deprecated("it is view() now")]] const KvView& batch() const { return *this; }
+  /// @deprecated Renamed to view().
+  [[deprecated("renamed to view()")]] const KvView& batch() const { return *this; }
 
-  /// The pages without any sequences yet, for caches.
+  /// Views pages without any sequences yet; used by caches.
   KvView(const detail::DTypeView<const T>& k, const detail::DTypeView<const T>& v, const Rope* rope,
          const detail::KernelChoice<T>& kernels, const TensorView<const float, 3>& k_scales = {},
          const TensorView<const float, 3>& v_scales = {}, detail::ChooseDots<T> dots = nullptr)
       : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope), kernels_(&kernels), choose_dots_(dots) {
     const auto pages = [](const auto& t) { return Shape<3>{t.dim(0), t.dim(1), t.dim(2)}; };
-    detail::require(pages(k) == pages(v), "KvView: pages of keys have shape ", k.shape(), ", those of values ",
-                    v.shape(), " as (pages, kv_heads, page_size, dim)");
-    detail::require(k.dim(2) > 0, "KvView: a page has no tokens; shape of the keys ", k.shape());
+    detail::require(pages(k) == pages(v), "KvView: keys have shape ", k.shape(), ", values ", v.shape(),
+                    " as (pages, kv_heads, page_size, dim); all sizes but dim must be equal");
+    detail::require(k.dim(2) > 0, "KvView: page_size must be positive, but keys have shape ", k.shape());
   }
 
   /// Adds a sequence of `length` tokens in the pages `table`. @throws std::invalid_argument if `table` has too few
@@ -87,8 +86,8 @@ class KvView {
     const Index sequence = size();
     check_length(sequence, length, static_cast<Index>(table.size()));
     for (std::size_t i = 0; i < table.size(); ++i)
-      detail::require(table[i] >= 0 && table[i] < k_.dim(0), "KvView: entry ", i, " in the table of sequence ",
-                      sequence, " is page ", table[i], ", there are ", k_.dim(0));
+      detail::require(table[i] >= 0 && table[i] < k_.dim(0), "KvView: page ", table[i], " is out of range (entry ", i,
+                      " in the table of sequence ", sequence, "); there are ", k_.dim(0), " pages");
     const Index first = static_cast<Index>(tables_.size());
     tables_.insert(tables_.end(), table.begin(), table.end());
     sequences_.push_back({first, static_cast<Index>(table.size()), length});
@@ -98,12 +97,12 @@ class KvView {
   detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
   /// The values of a sequence, likewise.
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
-  /// The kernels that may read them.
+  /// The kernels that attention over this view uses.
   const detail::KernelChoice<T>& kernels() const { return *kernels_; }
-  detail::ChooseDots<T> choose_dots() const { return choose_dots_; }  ///< Kernels that multiply integers; null: none.
+  detail::ChooseDots<T> choose_dots() const { return choose_dots_; }  ///< Chooses integer kernels; null if none.
 
  private:
-  /// Where the sequence's table of `pages` entries begins in tables_ (`first`), and how many tokens it has.
+  /// A sequence of `length` tokens, whose table of `pages` entries begins at tables_[first].
   struct Sequence {
     Index first, pages, length;
   };
@@ -117,7 +116,7 @@ class KvView {
   Index pages_for(Index tokens) const { return detail::ceil_div(tokens, page_size()); }
   void check_length(Index sequence, Index length, Index pages) const {
     detail::require(length >= 0 && pages_for(length) <= pages, "KvView: sequence ", sequence, " has ", length,
-                    " tokens, its table ", pages, " pages of ", page_size());
+                    " tokens, but its table has ", pages, " pages of ", page_size(), " tokens");
   }
 
   detail::DTypeView<const T> k_, v_;
@@ -129,19 +128,19 @@ class KvView {
   std::vector<Sequence> sequences_;
 };
 
-/// @deprecated KvBatch is KvView now.
+/// @deprecated Renamed to KvView.
 template <class T>
-using KvBatch [[deprecated("it is KvView now")]] = KvView<T>;
+using KvBatch [[deprecated("renamed to KvView")]] = KvView<T>;
 
-/// Different numbers of queries for several sequences, one behind the other: q (1, heads, sum of lens, head_dim), in
-/// which lens[i] queries belong to sequence i. A tensor is not copied and must outlive this; a temporary is moved into
-/// it.
+/// Concatenated queries of several sequences, with different numbers of queries: q (1, heads, sum of lens, head_dim),
+/// in which lens[i] queries belong to sequence i. A named tensor is not copied and must outlive the Ragged; a temporary
+/// is moved into it.
 template <class Q>
 struct Ragged {
   Q q;                      ///< a reference; or the tensor itself, if it was a temporary
-  std::vector<Index> lens;  ///< how many queries each sequence has
+  std::vector<Index> lens;  ///< number of queries of each sequence
 };
-/// Makes a Ragged: `attn::ragged(q, {512, 1})`.
+/// Returns a Ragged: `attn::ragged(q, {512, 1})`.
 template <class Q>
 Ragged<Q> ragged(Q&& q, Indices lens) {
   return {std::forward<Q>(q), std::move(lens.values).to_vector()};

@@ -1,4 +1,4 @@
-// The linear map of a layer, forward and backward: what a model has beside attention, on the same kernels and threads.
+// The linear map of a layer, forward and backward, on the kernels and threads of attention.
 #pragma once
 
 #include "attn/detail/layers/linear_gradients.h"
@@ -13,46 +13,45 @@ namespace detail {
 template <class X>
 auto token_rows(const char* name, X&& x) {
   const auto v = as_rank3(view(x));
-  require(v.is_contiguous(), name, " of shape ", v.shape(), " has strides ", v.strides(),
-          "; a linear map reads and writes rows without gaps");
+  require(v.is_contiguous(), name, " of shape ", v.shape(), " has strides ", v.strides(), ", but must be contiguous");
   return v.reshape(v.dim(0) * v.dim(1), v.dim(2));
 }
 
-/// The map of `weight`, or of its gradient, checked against inputs and outputs.
+/// Returns the linear map y = x * weightᵀ after checking the sizes of `weight`, or of its gradient, against those of
+/// inputs and outputs.
 template <class W, class X, class Y>
 Linear<std::remove_const_t<X>> checked_linear(const TensorView<W, 2>& weight, const TensorView<X, 2>& x,
                                               const char* x_name, const TensorView<Y, 2>& y, const char* y_name) {
   using T = std::remove_const_t<X>;
   static_assert(std::is_same_v<T, std::remove_const_t<Y>> && is_scalar<T>,
-                "attn: inputs and outputs of a linear map must hold the same floating-point type");
+                "attn: inputs and outputs of a linear map must have the same floating-point type");
   require(x.dim(1) == weight.dim(1) && y.dim(1) == weight.dim(0), "weight has shape ", weight.shape(),
-          " as (outputs, inputs), ", x_name, " has ", x.dim(1), " features, ", y_name, " ", y.dim(1));
-  require(x.dim(0) == y.dim(0), "number of tokens differs: ", x_name, " has ", x.dim(0), ", ", y_name, " ", y.dim(0));
+          " as (outputs, inputs), but ", x_name, " has ", x.dim(1), " features, and ", y_name, " has ", y.dim(1));
+  require(x.dim(0) == y.dim(0), "number of tokens differs: ", x_name, " has ", x.dim(0), ", ", y_name, " has ",
+          y.dim(0));
   if constexpr (std::is_same_v<T, std::remove_const_t<W>>)
     return {weight.data(), nullptr, weight.dim(1), weight.dim(0)};
-  else  // a gradient of 32 bits
+  else  // a 32-bit gradient
     return {nullptr, nullptr, weight.dim(1), weight.dim(0)};
 }
 
 template <class Bias>
 auto checked_bias(Bias&& bias, Index outputs) {
   const auto b = view(bias);
-  require(b.dim(0) == outputs, "bias has ", b.dim(0), " numbers, there are ", outputs, " outputs");
-  require(b.is_contiguous(), "bias has a stride of ", b.stride(0),
-          "; a linear map reads and writes numbers without gaps");
+  require(b.dim(0) == outputs, "bias has ", b.dim(0), " elements, but there are ", outputs, " outputs");
+  require(b.is_contiguous(), "bias has a stride of ", b.stride(0), ", but must be contiguous");
   return b;
 }
 
 }  // namespace detail
 
-/// Applies a linear map, y = x * weightᵀ + bias, as PyTorch's nn.Linear: x (tokens, inputs), y (tokens, outputs),
+/// Applies a linear map, y = x * weightᵀ + bias, like PyTorch's nn.Linear: x (tokens, inputs), y (tokens, outputs),
 /// weight (outputs, inputs), bias (outputs). x and y may also be rank-3 tensors (batch, len, features). All are
-/// row-major without gaps and of one scalar type; with 16 bits, sums are formed in float.
-/// It runs on the kernels of the attention, which choose the instruction set when the program runs, where Eigen's
-/// product has that of the compiler's flags. Of the options, executor, isa and `compute` matter. Results are the same
-/// bits for any number of threads.
+/// row-major without gaps and of one scalar type; 16-bit types are summed in float. The attention kernels select the
+/// instruction set at run time, whereas Eigen's product uses that of the compiler flags. Of the options, executor, isa
+/// and `compute` apply. Results are bit-identical for any number of threads.
 /// @throws std::invalid_argument if sizes disagree, rows have gaps, or y overlaps x, weight or bias: rows of y are
-/// written while others of x are still to be read. The message has the numbers.
+/// written while other rows of x are still to be read. The message gives the sizes.
 template <class Y, class X, class W, class B>
 requires(!std::same_as<B, Options>) void linear_into(Y&& y, const X& x, const W& weight, const B& bias,
                                                      const Options& options = {}) {
@@ -89,7 +88,7 @@ void linear_gradient_into(X&& grad_x, const Y& grad_y, const W& weight, const Op
 }
 
 /// Adds the gradients of the parameters: grad_weight += grad_yᵀ * x, grad_bias += the sum of the rows of grad_y. They
-/// hold floats where x holds 16 bits. A token whose grad_y is 0 adds nothing, even if its x is not finite.
+/// are float if x is 16-bit. A token whose grad_y is 0 adds nothing, even if its x is not finite.
 /// @throws as linear_into().
 template <class GW, class GB, class X, class Y>
 requires(!std::same_as<Y, Options>) void add_linear_gradients(GW&& grad_weight, GB&& grad_bias, const X& x,

@@ -1,4 +1,4 @@
-// Linear attention: features in the place of the softmax, so that time grows with the length and not with its square.
+// Linear attention: feature maps instead of the softmax, so that time is linear in the length, not quadratic.
 #pragma once
 
 #include "attn/detail/linear_attention/checked_recurrence.h"
@@ -10,26 +10,26 @@
 
 namespace attn {
 
-/// What a recurrent form returns: `out`, like the query with v_dim columns.
+/// The result of a recurrent form of attention: `out`, shaped like the query but with v_dim columns.
 template <class Out>
 struct RecurrentResult {
-  Out out;  ///< like the query with v_dim columns, in its storage order
+  Out out;  ///< shaped like the query but with v_dim columns, in the query's storage order
 };
-/// Deduced from the output.
+/// Deduces the type of the output.
 template <class Out>
 RecurrentResult(Out) -> RecurrentResult<Out>;
 
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Runs a checked call with a state, which goes on from there.
+/// Runs a checked call that continues from a state.
 template <class Call, class Out, class T>
 void run_with_state(const Call& call, Out&& out, RecurrentState<T>& state, const Options& options) {
   if constexpr (check_state<Call, RecurrentState<T>>()) {
     RecurrenceCall<T> with_state = call.call(out);
     with_state.state = state_memory(state, with_state);
     check_apart(with_state.out, "out", state.sums(), "the state");
-    check_apart(with_state.out, "out", state.normaliser(), "the state's sums of keys");
+    check_apart(with_state.out, "out", state.normaliser(), "the state's normaliser");
     recurrence(with_state, options);
   }
 }
@@ -39,33 +39,34 @@ void run_with_state(const Call& call, Out&& out, RecurrentState<T>& state, const
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Linear attention (Katharopoulos et al. 2020, eq. 5 and 9 to 12):
+/// Computes linear attention (Katharopoulos et al. 2020, eq. 5 and 9 to 12):
 ///
 ///     out_i = sum over j of (f(query_i) * f(key_j)) value_j / sum over j of f(query_i) * f(key_j)
 ///
-/// where j runs over all keys that query i may see, and f is the feature map: elu1(), relu(), favor(features, seed),
-/// which estimates the softmax, identity(), or feature_map() around a lambda. Shapes, grouped heads and scalars are
-/// those of attention().
+/// where j runs over all keys that query i may see, and f is the feature map: elu1(), relu(), identity(),
+/// favor(features, seed), which approximates the softmax, or feature_map() with a lambda. Shapes, grouped heads and
+/// scalar types are those of attention().
 ///
-/// @param mods     causal(), key_lengths(), documents() (each in one piece) and `|` of them: those that have a
-/// recurrent form. Positions and q_offset are as in attention(). Any other does not compile.
-/// @param options  q_offset(s), executor, workspace, isa; with favor() scale, of the softmax that it estimates.
+/// @param mods     causal(), key_lengths(), documents() (each document contiguous), and combinations of them with `|`:
+/// the mods that have a recurrent form. Other mods do not compile. Positions and q_offset are as in attention().
+/// @param options  q_offset(s), executor, workspace, isa; with favor(), also the scale of the softmax that it
+/// approximates.
 ///
-/// A query that sees no key gives 0, and so does one whose normaliser is 0, as with relu() where no feature is positive
-/// in both. Features of each query are first multiplied by the power of two that brings the largest to 1 .. 2, which
-/// the quotient takes out again: small ones do not vanish beside small keys. With features that are not negative, each
-/// output lies between the smallest and the largest value. NaN or inf in a key or value that a query does not see does
-/// not reach it.
+/// A query that sees no key gives 0, and so does one whose normaliser is 0, as with relu() if no feature is positive in
+/// both query and key. The features of each query are first scaled by the power of two that brings the largest into
+/// [1, 2), so that products with small keys do not underflow; the scale cancels in the quotient. With non-negative
+/// features, each output is between the smallest and the largest value. NaN or inf in a key or value does not reach
+/// queries that do not see it.
 ///
-/// Cost: 2 features * v_dim flops for each query and as many for each key; causal, 1.5 times that with chunks of 64
-/// tokens at head_dim 64. Memory: a state (features, v_dim) and some chunks for each thread.
+/// Cost: 2 * features * v_dim flops per query and per key; causal calls take 1.5 times that at head_dim 64, with chunks
+/// of 64 tokens. Memory: a state (features, v_dim) and a few chunks per thread.
 ///
-/// Heads of keys and values are shared out among threads. Where there are fewer than 8 of them, a text of more than
-/// 1,024 tokens is cut into up to 32 segments. If threads are more by half than all heads, the sums of segments are
-/// formed side by side, added up in order, and then read side by side. Causal calls form the sums twice for that, a
-/// third more work in all; each segment takes memory for a state. The cut follows from the sizes, so results are the
-/// same bits for any number of threads.
-/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+/// Heads of keys and values are distributed over threads. If kv_heads is less than 8, a sequence of more than 1,024
+/// tokens is split into up to 32 segments. With at least 1.5 threads per head of the whole batch, the sums of segments
+/// are computed in parallel, accumulated in order, and then read in parallel. Causal calls then compute the sums twice,
+/// a third more work in total; each segment takes memory for a state. The split depends on the sizes alone, so results
+/// are bit-identical for any number of threads.
+/// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, const K& key, const V& value,
                                                                const Map& map, const M& mods = {},
@@ -77,8 +78,8 @@ requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, c
   return RecurrentResult{std::move(out)};
 }
 
-/// linear_attention() into the caller's memory: a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view. It
-/// overlaps no input. Arguments are checked before anything is written.
+/// Computes linear_attention() into the caller's memory: a matrix, block or map (q_len, v_dim), or a rank-4 tensor or
+/// view. It must not overlap an input. Arguments are checked before anything is written.
 template <class Out, class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Q> &&
          detail::is_feature_map<Map>) void linear_attention_into(Out&& out, const Q& query, const K& key,
@@ -89,10 +90,11 @@ requires(!detail::is_recurrent_state<Q> &&
   detail::recurrence(call.call(out), with.options);
 }
 
-/// Goes on with a text: these tokens come after those that the state has seen, and see those as well. The state then
-/// has seen these too. With causal(), a text may come in parts of any lengths, down to single tokens. With
-/// key_lengths(), each sequence of the batch takes in its own number of them.
-/// @throws std::invalid_argument if sizes disagree, also with those of the state, which is then as before.
+/// Continues a sequence from a state: the tokens follow those that the state has seen, attend to them too, and are
+/// added to the state. With causal(), a sequence may be passed in parts of any lengths, down to single tokens. With
+/// key_lengths(), each sequence of the batch adds its own number of tokens.
+/// @throws std::invalid_argument if sizes disagree with each other or with those of the state, which is then left
+/// unchanged.
 template <class T, class Q, class K, class V, class Map, class M = Options>
 auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const Map& map,
                       const M& mods = {}, const Options& options = {}) {
@@ -102,7 +104,7 @@ auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, co
   detail::run_with_state(call, out, state, with.options);
   return RecurrentResult{std::move(out)};
 }
-/// Goes on with a text, into the caller's memory.
+/// Continues a sequence from a state, writing to the caller's memory.
 template <class Out, class T, class Q, class K, class V, class Map, class M = Options>
 void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const Map& map, const M& mods = {}, const Options& options = {}) {
@@ -111,7 +113,8 @@ void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, 
   detail::run_with_state(call, out, state, with.options);
 }
 
-/// The bytes that Options::workspace must have for such a call, with a state or without.
+/// Returns the size in bytes that Options::workspace must have for linear_attention_into() with these arguments, with
+/// or without a state.
 template <class Q, class K, class V, class Map, class M = Options>
 std::size_t linear_workspace_bytes(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                                    const Options& options = {}) {
@@ -120,8 +123,8 @@ std::size_t linear_workspace_bytes(const Q& query, const K& key, const V& value,
   return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), with.options));
 }
 
-/// linear_attention() by its definition, token by token in plain loops: the reference for tests and the yardstick for
-/// speed.
+/// Computes linear_attention() by its definition, token by token in plain loops: the reference for tests and
+/// benchmarks.
 template <class Q, class K, class V, class Map, class M = Options>
 auto naive_linear_attention(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                             const Options& options = {}) {

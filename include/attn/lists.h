@@ -1,4 +1,4 @@
-// Lists of numbers as options and mods take them.
+// Lists of numbers that options and mods take.
 #pragma once
 
 #include <initializer_list>
@@ -11,19 +11,19 @@
 
 namespace attn {
 
-/// A list of numbers as a function takes it, copied: {1, 2}, or any range of numbers, a std::vector<int> or an
-/// Eigen::VectorXi. Up to eight numbers lie in the list itself; more take memory from the heap.
+/// A list of numbers as a function argument, copied from {1, 2} or any range of numbers, such as a std::vector<int> or
+/// an Eigen::VectorXi. Up to eight numbers are stored inline; more are allocated on the heap.
 template <class Number>
 struct List {
-  detail::ShortList<Number> values;  ///< the numbers, with data(), size(), [] and begin() as a std::vector has them
+  detail::ShortList<Number> values;  ///< the numbers, with data(), size(), [] and begin() as in std::vector
 
-  /// Takes the vector.
+  /// Moves the vector.
   List(std::vector<Number>&& given) : values(std::move(given)) {}
   /// Copies the vector.
   List(const std::vector<Number>& given) : values(given) {}
   /// Copies the numbers in braces.
   List(std::initializer_list<Number> given) : values({given.begin(), given.size()}) {}
-  /// Copies any range of numbers that convert to Number; only integers where Number is one.
+  /// Copies any range of numbers that convert to Number; only integers if Number is an integer type.
   template <class X>
   requires requires(const X& x) { x.begin(), x.end(); }
   List(const X& given) {
@@ -36,11 +36,12 @@ struct List {
     if constexpr (kFits)
       for (const auto& n : given) values.push_back(static_cast<Number>(n));
   }
-  /// Not to be called: does not compile, and says that a list of one number is {2}.
+  /// Not to be called: fails to compile, with a message that says to write a list of one number in braces, as {2}.
   template <class X>
   requires std::is_arithmetic_v<X> List(X) {
-    static_assert(sizeof(X) == 0,
-                  "attn: here stands a list, with a number for each sequence, head or token; a list of one is {2}");
+    static_assert(
+        sizeof(X) == 0,
+        "attn: this argument must be a list with one number per sequence, head or token; write {2} for a list of one");
   }
 };
 using Indices = List<Index>;   ///< lengths, ids, offsets, positions

@@ -1,4 +1,4 @@
-// Views of std::mdspan, of Kokkos's and of any type of their shape. No header of theirs is needed.
+// Views of std::mdspan, Kokkos's mdspan and any type with their interface. None of their headers is needed.
 #pragma once
 
 #include <concepts>
@@ -21,22 +21,22 @@ concept Mdspan = requires(const std::remove_cvref_t<X>& x) {
   { std::remove_cvref_t<X>::rank() } -> std::convertible_to<std::size_t>;
 };
 
-/// Says in one sentence what keeps an mdspan from being a view.
+/// Fails to compile for an mdspan that cannot be viewed, with a message that says why.
 template <class Span>
 constexpr bool check_mdspan() {
   constexpr bool kHasDimensions = Span::rank() > 0, kHasStrides = Span::is_always_strided(),
                  kIsMemory = std::is_same_v<typename Span::data_handle_type, typename Span::element_type*>;
-  static_assert(kHasDimensions, "attn: an mdspan of rank 0 is a number, not a tensor");
+  static_assert(kHasDimensions, "attn: an mdspan of rank 0 is a scalar, not a tensor; pass one of rank 1 or higher");
   static_assert(kHasStrides,
                 "attn: this mdspan's layout has no strides; use layout_right, layout_left or layout_stride, or copy "
                 "the elements into an attn::Tensor");
   static_assert(kIsMemory,
-                "attn: this mdspan's accessor does not hand out plain memory; use default_accessor, or copy the "
-                "elements into an attn::Tensor");
+                "attn: this mdspan's accessor does not use a plain pointer; use default_accessor, or copy the elements "
+                "into an attn::Tensor");
   return kHasDimensions && kHasStrides && kIsMemory;
 }
 
-/// The offset of the first element: 0 for all layouts of the standard.
+/// The offset of the first element: 0 for all standard layouts.
 template <class Span, std::size_t... d>
 Index first_element(const Span& x, std::index_sequence<d...>) {
   using Size = typename Span::index_type;
@@ -45,8 +45,8 @@ Index first_element(const Span& x, std::index_sequence<d...>) {
 
 }  // namespace detail
 
-/// The view of an mdspan with the same indices, whatever its layout. Nothing is copied; elements are const as in the
-/// mdspan. TensorView::to_mdspan() is the way back.
+/// Returns a view of an mdspan with the same indices, whatever its layout. Nothing is copied; elements are const if
+/// they are const in the mdspan. TensorView::to_mdspan() is the inverse.
 template <detail::Mdspan X>
 auto view(X&& x) {
   using Span = std::remove_cvref_t<X>;

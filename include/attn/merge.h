@@ -1,4 +1,4 @@
-// merge(): attention over some keys and attention over other keys become attention over all of them.
+// merge(): combines attention over some keys and attention over other keys into attention over all of them.
 #pragma once
 
 #include <type_traits>
@@ -23,7 +23,7 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
         const T& from = part_lse(batch, head, i);
         const auto a = State::of(to, rests.of(&to)), b = State::of(from, part_rests.of(&from)), all = merged(a, b);
         if (b.sum == T(0)) continue;
-        const bool empty = a.sum == T(0);  // its row of out may hold anything, and is not read
+        const bool empty = a.sum == T(0);  // its row of out may hold garbage, and is not read
         const T weight_a = a.sum * a.factor_in(all) / all.sum, weight_b = b.sum * b.factor_in(all) / all.sum;
         Out* x = &out(batch, head, i, 0);
         const PartOut* y = &part_out(batch, head, i, 0);
@@ -31,7 +31,7 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
           const T part = weight_b * static_cast<T>(*y);
           *x = static_cast<Out>(empty ? part : weight_a * static_cast<T>(*x) + part);
         }
-        // A part that is all there is keeps its bits.
+        // Merging with an empty part keeps the bits of the other.
         to = empty ? from : all.lse();
         if (rests.wants(to)) rests.set(&to, empty ? part_rests.of(&from) : all.lse_rest());
       }
@@ -41,24 +41,23 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
 }  // namespace detail
 inline namespace ATTN_BUILT_FOR {
 
-/// Adds a part to a result in place: before, `out` and `lse` are those of the queries over some keys, and `part_out`
-/// and `part_lse` those of the same queries over other keys; afterwards, `out` and `lse` are those over all of these
-/// keys:
+/// Merges a part into a result in place. `out` and `lse` hold attention over some keys, and `part_out` and `part_lse`
+/// that of the same queries over other keys; afterwards, `out` and `lse` hold attention over all of these keys:
 ///
 ///     lse = log(e^lse_a + e^lse_b),  out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b
 ///
 /// (Dao et al. 2022, section 3.1; Juravsky et al. 2024, section 3.1.) A part without keys, whose lse is -inf, changes
 /// nothing. Parts may be merged in any order and grouping; the results differ only by rounding.
 ///
-/// Where out has 16 bits, each merge rounds it once more, unless `out` is that of a Result, which keeps the floats that
-/// were rounded. Merge many parts in float, as attention_into() writes them.
+/// Each merge rounds a 16-bit out once more, unless `out` is that of a Result, which keeps the unrounded floats. To
+/// merge many parts, let attention_into() write float outputs.
 ///
-/// Where the scores of a row have a large part in common, its lse alone cannot hold what the sum of the others adds. A
-/// Tensor and the lse of a Result keep what rounding takes from it; views and plain Eigen vectors do not.
+/// If the scores of a row share a large offset, the rounded lse alone loses the digits in which the parts differ. A
+/// Tensor and the lse of a Result also keep the rounding error; views and plain Eigen vectors do not.
 ///
 /// out: (q_len, v_dim) or (batch, heads, q_len, v_dim), lse: (q_len) or (batch, heads, q_len), of the types
 /// attention_into() takes. Cost: out is read and written once, part_out read once.
-/// @throws std::invalid_argument if shapes differ; nothing is written then.
+/// @throws std::invalid_argument if shapes differ, before anything is written.
 template <class Out, class Lse, class PartOut, class PartLse>
 void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& part_lse) {
   const auto a = detail::as_rank4(view(out));
@@ -68,15 +67,16 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
   using Scalar = std::remove_pointer_t<decltype(a.data())>;
   using T = detail::computed_t<Scalar>;
   static_assert(std::is_same_v<T, detail::computed_t<std::remove_const_t<std::remove_pointer_t<decltype(b.data())>>>>,
-                "attn::merge: both parts must hold the same scalar type, or floats of 32 and 16 bits");
+                "attn::merge: both parts must have the same scalar type (float and 16-bit floats may be mixed)");
   static_assert(std::is_same_v<T, std::remove_pointer_t<decltype(lse_a.data())>> &&
                     std::is_same_v<T, std::remove_const_t<std::remove_pointer_t<decltype(lse_b.data())>>>,
-                "attn::merge: out and lse of both parts must hold the same scalar type, lse float for out of 16 bits");
+                "attn::merge: lse of both parts must have the scalar type of out (float for 16-bit outputs)");
   const Shape<3> rows{a.dim(0), a.dim(1), a.dim(2)};
-  detail::require(b.shape() == a.shape(), "merge: out has shape ", a.shape(), ", the other part's out ", b.shape());
-  detail::require(lse_a.shape() == rows, "merge: lse has shape ", lse_a.shape(), ", its out ", a.shape());
-  detail::require(lse_b.shape() == rows, "merge: the other part's lse has shape ", lse_b.shape(), ", its out ",
+  detail::require(b.shape() == a.shape(), "merge: out has shape ", a.shape(), ", but the other part's out has shape ",
                   b.shape());
+  detail::require(lse_a.shape() == rows, "merge: lse has shape ", lse_a.shape(), ", but its out has shape ", a.shape());
+  detail::require(lse_b.shape() == rows, "merge: the other part's lse has shape ", lse_b.shape(),
+                  ", but its out has shape ", b.shape());
 
   const auto rests = detail::kept_rests_beside<T>(lse);
   const auto merge_with = [&](const auto& to, const auto& part) {
@@ -98,8 +98,8 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
   merge_part(a);
 }
 
-/// merge_into() that returns the result: attention over the keys of all parts, from attention over each. `a`, `b` and
-/// `more` are results of attention() for the same queries.
+/// Returns attention over the keys of all parts, given attention over each; see merge_into(). `a`, `b` and `more` are
+/// results of attention() for the same queries.
 ///
 ///     auto all = attn::merge(attn::attention(q, prefix_k, prefix_v),
 ///                            attn::attention(q, suffix_k, suffix_v, attn::causal()));

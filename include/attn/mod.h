@@ -1,4 +1,4 @@
-// Mods: what makes an attention differ from the plain one. A mod changes scores, or drops (query, key) pairs.
+// Mods: variations of plain attention. A mod changes scores or drops (query, key) pairs.
 #pragma once
 
 #include <concepts>
@@ -14,11 +14,12 @@ namespace attn {
 
 namespace detail {
 
-/// Stands in place of a hint that a mask does not give.
+/// Placeholder for a hint that a mask does not provide.
 struct NoHint {};
 
-/// The type that a lambda returns for arguments of types Args; NotCallable if it does not take them.
+/// Stands for the result of a lambda that does not take the given arguments.
 struct NotCallable {};
+/// The type that a lambda returns for arguments of types Args; NotCallable if it does not take them.
 template <class F, class... Args>
 struct ResultOf {
   using type = NotCallable;
@@ -40,19 +41,19 @@ struct MaskMod {
   CoverageHint coverage_hint;  ///< `Coverage(const Tile&)`, or NoHint
   KvRangeHint kv_range_hint;   ///< `Range(const Tile&)`, or NoHint
 
-  /// Whether the mask has no coverage hint. Then the loop asks the predicate for a whole tile before it computes the
-  /// tile's products.
+  /// Whether the mask has no coverage hint. The loop then evaluates the predicate for a whole tile before it computes
+  /// the tile's products.
   static constexpr bool kIsOpaque = [] {
     if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
       return true;
     else if constexpr (requires { CoverageHint::kIsOpaque; })
-      return CoverageHint::kIsOpaque;  // made of other masks
+      return CoverageHint::kIsOpaque;  // combines other masks
     else
       return false;
   }();
 
-  /// How much of the tile is kept: `none` if no pair is, `all` if every pair is. `some` is always right, also for
-  /// "unknown".
+  /// Returns how much of the tile is kept: `none` if no pair is, `all` if every pair is. `some` is always a correct
+  /// answer.
   Coverage coverage(const Tile& tile) const {
     if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
       return Coverage::some;
@@ -60,7 +61,8 @@ struct MaskMod {
       return coverage_hint(tile);
   }
 
-  /// The keys worth visiting for the tile's queries: a range that has every key of tile.kv that one of them keeps.
+  /// Returns the keys worth visiting for the tile's queries: a range that contains every key of tile.kv that any of
+  /// them keeps.
   Range kv_range(const Tile& tile) const {
     if constexpr (std::is_same_v<KvRangeHint, detail::NoHint>)
       return tile.kv;
@@ -68,53 +70,54 @@ struct MaskMod {
       return intersect(tile.kv, kv_range_hint(tile));
   }
 
-  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
   constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is no condition.
+  /// A mod is not a condition.
   explicit operator bool() const = delete;
 };
 
-/// A change of scores, applied after the scale and before all masks. Made by score_mod().
+/// A function of scores, applied after the scale and before all masks. Made by score_mod().
 template <class Score>
 struct ScoreMod {
-  Score score;  ///< `(x, const Position&)`: the new score; x is a Dual where gradients are wanted
+  Score score;  ///< `(x, const Position&)`: the new score; x is a Dual when gradients are computed
 
-  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
   constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is no condition.
+  /// A mod is not a condition.
   explicit operator bool() const = delete;
 };
 
-/// A weight that every query of a head gives to no key: e^logit joins the denominator of the softmax. Made by sinks().
+/// An attention sink: e^logit is added to the softmax denominator of every query of a head, so that part of the weight
+/// goes to no key. Made by sinks().
 template <class Logit>
 struct SinkMod {
   Logit logit;  ///< `double(Index head)`; -inf for a head without a sink
 
-  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
   constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is no condition.
+  /// A mod is not a condition.
   explicit operator bool() const = delete;
 };
 
-/// Weights that become 0 at random, after the softmax. Made by dropout().
+/// Dropout: sets random weights to 0 after the softmax. Made by dropout().
 struct DropoutMod {
-  double rate;         ///< the share of weights that become 0
-  std::uint64_t seed;  ///< decides which weights become 0
+  double rate;         ///< the fraction of weights that become 0
+  std::uint64_t seed;  ///< determines which weights become 0
 
-  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
   constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is no condition.
+  /// A mod is not a condition.
   explicit operator bool() const = delete;
 };
 
 /// A mod that needs the sizes of the call and becomes a mask or a score mod when they are known. Made by bind_mod().
 template <class Make>
 struct BoundLate {
-  Make make;  ///< `(const Problem&)`: the mod
+  Make make;  ///< `(const Problem&)`: makes the mod
 
-  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
   constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is no condition.
+  /// A mod is not a condition.
   explicit operator bool() const = delete;
 };
 
@@ -127,8 +130,8 @@ struct BoundLate {
 ///
 /// @param coverage  optional: `Coverage(const Tile&)`, whether a tile is kept wholly, partly or not at all. It must
 /// agree with `keep`.
-/// @param kv_range  optional: `Range(const Tile&)`, the keys worth visiting for the queries of a tile, so that far
-/// tiles cost nothing.
+/// @param kv_range  optional: `Range(const Tile&)`, the keys worth visiting for the queries of a tile, so that tiles
+/// outside of it cost nothing.
 template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
 constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_range = {}) {
   using R = typename detail::ResultOf<Keep, Position>::type;
@@ -147,14 +150,15 @@ constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_ra
   return MaskMod<Keep, CoverageHint, KvRangeHint>{std::move(keep), std::move(coverage), std::move(kv_range)};
 }
 
-/// Replaces each score x = scale * query * key by `score(x, p)`. `x` has the type of the computation (at least float).
+/// Replaces each score x = scale * query * key with `score(x, p)`. `x` has the type in which scores are computed (at
+/// least float).
 ///
 ///     auto slope = attn::score_mod([s = 0.5f](auto x, auto p) { return x - s * float(p.q - p.kv); });
 ///
 /// A result of -inf drops the pair as a mask would, unless a later mod turns it into a finite number. The lambda is
-/// also called for pairs that a mask drops; x may then be NaN or +-inf, if the key is. To drop a pair, return -inf
-/// whatever x is: `drops ? -inf : x`. Do not add -inf: an x of NaN or +inf would become NaN, and the pair would be
-/// kept.
+/// also called for pairs that a mask drops; x may then be NaN or +-inf if the key contains such values. To drop a pair,
+/// return -inf whatever x is: `drops ? -inf : x`. Do not add -inf: an x of NaN or +inf would become NaN, and the pair
+/// would be kept.
 ///
 /// The lambda is compiled into the kernel and may be called from several threads at once, for any pair of the call, in
 /// any order.
@@ -173,7 +177,7 @@ constexpr auto score_mod(Score score) {
 
 namespace detail {
 
-/// A score mod that knows its derivative.
+/// A score mod with its derivative.
 template <class Score, class Slope>
 struct WithSlope {
   Score score;
@@ -191,8 +195,8 @@ struct WithSlope {
 
 }  // namespace detail
 
-/// score_mod() with the derivative of `score` with respect to x, `slope(x, p)`, for the backward pass. Without it, the
-/// backward pass calls `score` with a dual number (see Dual).
+/// Makes a score mod with the derivative of `score` with respect to x, `slope(x, p)`, for the backward pass. Without
+/// it, the backward pass calls `score` with a dual number (see Dual).
 template <class Score, class Slope>
 constexpr auto score_mod(Score score, Slope slope) {
   using R = typename detail::ResultOf<Slope, float, Position>::type;
@@ -202,8 +206,8 @@ constexpr auto score_mod(Score score, Slope slope) {
   return score_mod(detail::WithSlope<Score, Slope>{std::move(score), std::move(slope)});
 }
 
-/// Makes a mod when the sizes of the call are known: `make(problem)` checks its arguments against them and returns a
-/// mask or a score mod.
+/// Defers making a mod until the sizes of the call are known: `make(problem)` checks its arguments against them and
+/// returns a mask or a score mod.
 ///
 ///     auto not_last = attn::bind_mod([](const attn::Problem& c) {
 ///       return attn::mask_mod([n = c.kv_len](auto p) { return p.kv + 1 < n; });
@@ -217,14 +221,14 @@ constexpr auto bind_mod(Make make) {
   return BoundLate<Make>{std::move(make)};
 }
 
-/// Several mods in order. Scores pass through them from left to right, then all masks intersect.
+/// Several mods in order. Scores pass through them from left to right, then all masks are intersected.
 template <class... M>
 struct Mods {
   std::tuple<M...> parts;  ///< from left to right
 
-  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
   constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is no condition.
+  /// A mod is not a condition.
   explicit operator bool() const = delete;
 };
 
@@ -235,7 +239,7 @@ requires(detail::AnyMod<A>&& detail::AnyMod<B>) constexpr auto operator|(A a, B 
                     std::tuple_cat(detail::parts(std::move(a)), detail::parts(std::move(b))));
 }
 
-/// Not to be called, because one of the two is no mod: does not compile, with the sentence of check_mods().
+/// Not to be called, because one of the two is not a mod: fails to compile, with the message of check_mods().
 template <class A, class B>
 requires(detail::AnyMod<A> != detail::AnyMod<B>) constexpr auto operator|(const A& a, const B& b) {
   if constexpr (detail::AnyMod<A>) {

@@ -1,4 +1,4 @@
-// Every named mod.
+// Includes every named mod.
 #pragma once
 
 #include "attn/detail/mods/refused_operators.h"

@@ -1,6 +1,5 @@
-// More than one machine: attention over tokens that lie on the ranks of an MPI communicator. Not part of attn.h. It
-// needs MPI 3, of which it uses the C interface: `find_package(attn COMPONENTS mpi)` and attn::mpi, or the flags of
-// mpicxx.
+// Distributed attention: each rank of an MPI communicator holds some of the tokens. Not part of attn.h. It uses the C
+// interface of MPI 3: build with `find_package(attn COMPONENTS mpi)` and attn::mpi, or with the flags of mpicxx.
 #pragma once
 
 #include <type_traits>
@@ -17,46 +16,45 @@
 namespace attn::mpi {
 inline namespace ATTN_BUILT_FOR {
 
-/// Attention over the ranks of a communicator, each of which has some tokens of a text.
+/// Attention over the ranks of a communicator, each of which holds some tokens of a sequence.
 ///
 ///     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
 ///     attn::mpi::Ring ring(MPI_COMM_WORLD, attn::mpi::Layout::zigzag);
-///     auto r = ring.attention(q, k, v, attn::causal());                      // own rows of all
+///     auto r = ring.attention(q, k, v, attn::causal());                      // this rank's rows
 ///     auto g = ring.attention_backward(grad_out, q, k, v, r, attn::causal());
 ///
-/// Mods, options and results are those of the same call on one machine that has all rows: lambdas see positions in the
-/// whole text, tensors and lists of mods are for the whole text, dropout drops the same pairs. All ranks call the same
-/// functions in the same order with the same mods and options; executor and isa may differ. What they disagree about is
-/// compared before anything travels, and all ranks throw the same std::invalid_argument then: the function, sizes,
-/// scalars, options, the types of mods, and what these say of some pairs.
+/// Mods, options and results are those of the same call in a single process that holds all rows: lambdas see positions
+/// in the whole sequence, tensors and lists of mods cover the whole sequence, and dropout drops the same pairs. All
+/// ranks call the same functions in the same order with the same mods and options; executor and isa may differ. Before
+/// any data is sent, ranks compare the function, sizes, scalar types, options, the types of mods, and what the mods
+/// return for some pairs. If they disagree, all throw the same std::invalid_argument.
 ///
-/// If a mod throws on a rank, or the rank runs out of memory, it takes part in the call to its end, without computing,
-/// and then throws what was thrown; all others throw a RankError that names it. A rank that does not come to a call, or
-/// ends, is MPI's affair: mpirun ends the others.
+/// If a mod throws on a rank, or the rank runs out of memory, that rank takes part in the rest of the call without
+/// computing, and then rethrows; all other ranks throw a RankError that names it. If a rank does not make the call, the
+/// others wait for it; if a rank terminates, mpirun ends the others.
 ///
-/// Messages are sent and received by the thread that calls, between its tasks. MPI_THREAD_FUNNELED is enough, and one
-/// thread at a time may use a Ring. A Ring has a duplicate of the communicator, so making and destroying one is
-/// collective.
+/// The calling thread sends and receives messages between its tasks. MPI_THREAD_FUNNELED is enough, and only one thread
+/// at a time may use a Ring. A Ring duplicates the communicator, so its construction and destruction are collective.
 class Ring {
  public:
-  /// The ring of all ranks of `comm`. @throws std::invalid_argument if MPI is not initialised.
+  /// Creates a ring of all ranks of `comm`. @throws std::invalid_argument if MPI is not initialised.
   explicit Ring(MPI_Comm comm, Layout layout = Layout::contiguous) : comm_(comm), layout_(layout) {}
 
   /// This rank's number, from 0.
   int rank() const { return comm_.rank(); }
-  /// How many ranks there are.
+  /// The number of ranks.
   int ranks() const { return comm_.ranks(); }
   /// Which rank holds which tokens.
   Layout layout() const { return layout_; }
 
-  /// How many of `len` tokens this rank holds.
+  /// Returns the number of tokens that this rank holds of a sequence of `len` tokens.
   Index rows(Index len) const { return tokens(len).rows(); }
-  /// Which of `len` tokens a row of this rank is.
+  /// Returns the token that a row of this rank holds, as an index in a sequence of `len` tokens.
   Index token(Index len, Index row) const { return tokens(len).token(row); }
 
-  /// Returns this rank's rows of a tensor: (len, dim), (batch, heads, len) or (batch, heads, len, dim), anything
-  /// attn::view() takes. Without a root all ranks hold the tensor, and nothing but its shape is compared. With a root,
-  /// only the root's tensor is read, and the others pass any tensor of the same type and rank.
+  /// Returns this rank's rows of a tensor: (len, dim), (batch, heads, len) or (batch, heads, len, dim), of any type
+  /// that attn::view() takes. Without a root, all ranks pass the whole tensor, and only its shape is compared. With a
+  /// root, only the root's tensor is read; the other ranks pass any tensor of the same type and number of dimensions.
   template <class X>
   auto scatter(const X& tensor, int root = kAll) {
     const auto v = view(tensor);
@@ -64,28 +62,28 @@ class Ring {
         detail::scatter<scalar_of<decltype(v)>>(comm_, layout_, detail::tokens_view(v), rank_of<decltype(v)>, root));
   }
 
-  /// Returns the whole tensor from the rows of all ranks: on all of them, or on the root alone, and an empty one on the
-  /// others.
+  /// Returns the whole tensor, gathered from the rows of all ranks. With a root, only the root gets it, and the others
+  /// get an empty tensor.
   template <class X>
   auto gather(const X& own_rows, int root = kAll) {
     const auto v = view(own_rows);
     return own_rank<rank_of<decltype(v)>>(
         detail::gather<scalar_of<decltype(v)>>(comm_, layout_, detail::tokens_view(v), rank_of<decltype(v)>, root));
   }
-  static constexpr int kAll = -1;  ///< in the place of a root: all ranks
+  static constexpr int kAll = -1;  ///< in place of a root: all ranks
 
-  /// attention() of the whole text. This rank passes its rows of query, key and value and gets those of out and lse, of
-  /// the same types. There may be other numbers of queries than of keys; both lie as the layout says.
+  /// Computes attention() of the whole sequence. This rank passes its rows of query, key and value and gets those of
+  /// out and lse, of the same types. The numbers of queries and keys may differ; both are distributed by the layout.
   ///
-  /// Own keys come first, then those of rank - 1, rank - 2, …; a rank that needs other rows than all of a block, as the
-  /// hints of the masks say, gets only those. So results depend on the number of ranks and the layout, but neither on
-  /// threads nor on time: they are the same bits from run to run. They differ from those of one machine by rounding.
-  /// With 16 bits, sums are float and are rounded once.
+  /// A rank processes its own keys first, then those of rank - 1, rank - 2, …; of each rank's keys it receives only the
+  /// rows that it needs according to the hints of the masks. Results depend on the number of ranks and the layout, but
+  /// not on threads or timing: they are bit-identical from run to run. They differ from those of a single process only
+  /// by rounding. With 16-bit tensors, sums are float and are rounded once.
   ///
-  /// Memory: the keys and values of one rank, in two halves, one worked on while the other comes; floats for out where
-  /// that has 16 bits. Cost besides: for each rank and part of its tokens the hints of the masks for each head; an
-  /// all-gather, an all-to-all and two reductions of some hundred bytes.
-  /// @throws std::invalid_argument as attention() does, on all ranks; RankError.
+  /// Memory: the keys and values of one rank, in two halves, one processed while the other arrives; a float copy of out
+  /// if it is 16-bit. Overhead: evaluating the hints of the masks for each rank, each part of its tokens and each head;
+  /// an all-gather, an all-to-all and two reductions of a few hundred bytes.
+  /// @throws std::invalid_argument as attention() does, on all ranks; RankError if another rank fails.
   template <class Q, class K, class V, class M = Options>
   auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
     const detail::ModsAndOptions with(mods, options);
@@ -100,16 +98,17 @@ class Ring {
     return result;
   }
 
-  /// attention_backward() of the whole text: this rank passes its rows of grad_out (or {grad_out, grad_lse}), query,
-  /// key and value, and what attention() returned to it, and gets the gradients of its rows.
+  /// Computes attention_backward() of the whole sequence. This rank passes its rows of grad_out (or {grad_out,
+  /// grad_lse}), query, key and value, and its result of attention(), and gets the gradients of its rows.
   ///
-  /// Keys and values come by again, and their gradients are sent to the rank that they belong to, which adds them up in
-  /// a fixed order: the same bits from run to run. With 16 bits, gradients travel and are added up as floats. What mods
-  /// learn (see bias() with a second tensor) is a sum over this rank's queries: for the whole text, add those of all
-  /// ranks up with MPI_Allreduce.
+  /// Keys and values are sent again, and their gradients are sent to the rank that owns them, which sums them in a
+  /// fixed order, so that results are bit-identical from run to run. Gradients of 16-bit tensors are sent and summed as
+  /// floats. Gradients of learned mods (see bias() with a second tensor) are sums over this rank's queries: for the
+  /// whole sequence, sum them over all ranks with MPI_Allreduce.
   ///
-  /// Memory: the keys and values of one rank in two halves, their gradients likewise, and half of these arriving.
-  /// @throws std::invalid_argument as attention_backward() does, on all ranks; RankError.
+  /// Memory: the keys and values of one rank in two halves, the same for their gradients, and a receive buffer for half
+  /// of the gradients.
+  /// @throws std::invalid_argument as attention_backward() does, on all ranks; RankError if another rank fails.
   template <class G, class Q, class K, class V, class R, class M = Options>
   auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                           const M& mods = {}, const Options& options = {}) {
@@ -121,14 +120,14 @@ class Ring {
                     });
   }
 
-  /// attention() with the same arguments and results, another way: ranks exchange their rows for all rows of some
-  /// heads, work on these, and exchange the results back. Each number of q, k, v and out travels once, where a ring
-  /// sends keys to all ranks. But nothing is computed meanwhile, and there must be a head for each rank. Heads that
-  /// ranks do not divide, and ranks that need the same key head, are fine. Results differ from those of the ring by
-  /// rounding.
+  /// Computes attention() by heads, with the same arguments and results: ranks exchange their rows for all rows of some
+  /// heads, process these, and exchange the results back. Each element of q, k, v and out is sent once, whereas a ring
+  /// sends keys to all ranks. But nothing is computed during the exchange, and there must be at least one head per
+  /// rank. The number of heads need not be divisible by the number of ranks, and several ranks may need the same key
+  /// head. Results differ from those of the ring only by rounding.
   ///
-  /// Memory: whole texts of this rank's heads, as much as its rows have.
-  /// @throws std::invalid_argument as attention() does, and where there are fewer heads than ranks.
+  /// Memory: the whole sequence for this rank's heads, about as much as its rows of all heads take.
+  /// @throws std::invalid_argument as attention() does, and if there are fewer heads than ranks.
   template <class Q, class K, class V, class M = Options>
   auto attention_by_heads(const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
@@ -145,16 +144,17 @@ class Ring {
     return result;
   }
 
-  /// attention_backward() of the whole text by heads: this rank passes what it passes to attention_backward(), and gets
-  /// the gradients of its rows. `result` may come from either way.
+  /// Computes attention_backward() of the whole sequence by heads. Arguments and gradients are those of
+  /// attention_backward(). `result` may come from attention() or attention_by_heads().
   ///
-  /// Query, key, value, output, its gradient and all gradients travel once each. Where ranks share a key head, its
-  /// gradients are added up in the order of ranks: the same bits from run to run. What mods learn is a sum over this
-  /// rank's heads: add those of all ranks up.
+  /// Query, key, value, output and all gradients are sent once each. If ranks share a key head, its gradients are
+  /// summed in the order of ranks, so that results are bit-identical from run to run. Gradients of learned mods are
+  /// sums over this rank's heads: sum them over all ranks.
   ///
-  /// Memory: whole texts of this rank's heads of all that travels, twice what its rows have; where ranks share a key
-  /// head, own rows of its gradients once more for each of them.
-  /// @throws std::invalid_argument as attention_backward() does, and where there are fewer heads than ranks.
+  /// Memory: every tensor that is sent, over the whole sequence, for this rank's heads. In total that is about twice
+  /// the size of this rank's rows of query, key, value and output. For a key head that several ranks share, each rank
+  /// also holds its own rows of the head's gradients, once for each of these ranks.
+  /// @throws std::invalid_argument as attention_backward() does, and if there are fewer heads than ranks.
   template <class G, class Q, class K, class V, class R, class M = Options>
   auto attention_by_heads_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                                    const M& mods = {}, const Options& options = {}) {
@@ -166,12 +166,13 @@ class Ring {
                     });
   }
 
-  /// attention() of a few queries that all ranks have, over keys and values of which each rank has its rows: a token
-  /// that is generated from a long text. All ranks get the whole result. With Layout::striped a text may grow: token t
-  /// goes to rank t mod P, and nothing moves; for other layouts see attn::mpi::grown().
+  /// Computes attention() of a few queries, which all ranks pass, over keys and values that are distributed over the
+  /// ranks, as when a token is generated from a long sequence. All ranks get the whole result. With Layout::striped a
+  /// sequence can grow without moving tokens, because token t goes to rank t mod P; for other layouts see
+  /// attn::mpi::grown().
   ///
-  /// No key travels: ranks merge their results (see merge()) in the order of ranks, two by two, the same bits on all of
-  /// them. Each sends as much as twice the result has.
+  /// No key is sent: ranks merge their results (see merge()) pairwise in the order of ranks, so that the result is
+  /// bit-identical on all ranks. Each rank sends twice the size of the result.
   template <class Q, class K, class V, class M = Options>
   requires(!detail::KvSource<K>) auto decode(const Q& query, const K& key, const V& value, const M& mods = {},
                                              const Options& options = {}) {
@@ -186,17 +187,18 @@ class Ring {
     return result;
   }
 
-  /// decode() over a cache, of which each rank has its tokens of each sequence: a KvCache, sequences of a PagedKvCache,
-  /// or a KvView, of any numbers, also those of 8 bits. The rest is as with attention(query, cache, mods, options),
-  /// also ragged() queries. Each sequence has its own length, and lies over the ranks as the layout says.
+  /// Computes decode() over a cache in which each rank has its tokens of each sequence: a KvCache, sequences of a
+  /// PagedKvCache, or a KvView, of any element type, including 8-bit. Otherwise it works like attention(query, cache,
+  /// mods, options), including ragged() queries. Each sequence has its own length and is distributed over the ranks by
+  /// the layout.
   ///
-  ///     if (t % ring.ranks() == ring.rank()) cache.append(k, v);   // token t of the text, Layout::striped
+  ///     if (t % ring.ranks() == ring.rank()) cache.append(k, v);   // token t of the sequence, Layout::striped
   ///     auto out = ring.decode(q, cache, attn::causal()).out;      // q of token t, on all ranks
   ///
-  /// The cache must have no Rope, which would turn keys by rows instead of tokens: turn keys and queries before, by
-  /// Rope::rotate(k, positions).
-  /// @throws std::invalid_argument as attention() does, on all ranks, and if a rank has other tokens than the layout
-  /// gives it, or the cache has a rope; RankError.
+  /// The cache must not have a Rope, which would rotate a key by its row in this rank's cache instead of its position
+  /// in the sequence: rotate keys and queries beforehand, with Rope::rotate(k, positions).
+  /// @throws std::invalid_argument as attention() does, on all ranks, and if a rank does not have the tokens that the
+  /// layout gives it, or the cache has a rope; RankError if another rank fails.
   template <class Q, detail::KvSource Cache, class M = Options>
   auto decode(const Q& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
     const detail::ModsAndOptions with(mods, options);
@@ -208,7 +210,7 @@ class Ring {
     return result;
   }
 
-  /// What the last call sent and waited for on this rank.
+  /// Statistics of the last call on this rank: bytes sent and held, and time spent waiting.
   const Traffic& traffic() const { return traffic_; }
 
  private:
@@ -217,7 +219,7 @@ class Ring {
   template <class View>
   using scalar_of = typename std::remove_cvref_t<View>::Scalar;
 
-  /// A backward call: checks its arguments and makes the gradients, which run(call, arrays) fills in.
+  /// Runs a backward call: checks its arguments and allocates the gradients, which run(call, arrays) fills in.
   template <class G, class Q, class K, class V, class R, class M, class Run>
   auto backward(bool by_heads, const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                 const M& mods, const Options& options, const Run& run) {
@@ -255,16 +257,17 @@ class Ring {
     run(call, arrays);
     return grads;
   }
-  /// Checks that there is a head for each rank, as exchanging heads needs.
+  /// Checks that there is a head for each rank, as the exchange of heads requires.
   template <class Call>
   static void check_heads(const Call& call, const char* operation, const char* remedy) {
     detail::require(call.own.heads >= call.comm.ranks(), operation, ": there are ", call.own.heads, " heads for ",
-                    call.comm.ranks(), " ranks, and each needs one; use ", remedy);
+                    call.comm.ranks(), " ranks, but each rank needs at least one; use ", remedy);
   }
 
   detail::RankTokens tokens(Index len) const { return {layout_, len, comm_.rank(), comm_.ranks()}; }
 
-  /// A tensor of rank 4 with as many dimensions as the caller's. What only the root gets has none on the others.
+  /// Converts a rank-4 tensor to the rank of the caller's tensor. A tensor that only the root gets is empty on the
+  /// others.
   template <int kRank, class T>
   static Tensor<T, kRank> own_rank(Tensor<T, 4> t) {
     if constexpr (kRank == 4)

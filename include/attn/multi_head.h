@@ -26,84 +26,85 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// where h' = h / (heads / kv_heads), and W[h] are rows h * head_dim … (h + 1) * head_dim - 1 of W.
 ///
-/// Parameters have the names, shapes and row-major layout of PyTorch's nn.MultiheadAttention, so that a trained one can
+/// Parameters have the names, shapes and row-major layout of PyTorch's nn.MultiheadAttention, so that trained ones can
 /// be loaded. With E = embed_dim and kv_E = kv_heads * head_dim (E in PyTorch, which has kv_heads = heads):
 ///
-///     in_proj_weight  (E + 2 kv_E, E)       W_q, W_k, W_v below each other; if key_dim = value_dim = embed_dim, else
+///     in_proj_weight  (E + 2 kv_E, E)       W_q, W_k, W_v stacked, if key_dim = value_dim = embed_dim; otherwise:
 ///     q_proj_weight   (E, E)    k_proj_weight  (kv_E, key_dim)    v_proj_weight  (kv_E, value_dim)
-///     in_proj_bias    (E + 2 kv_E)          b_q, b_k, b_v, one after the other; only with biases
+///     in_proj_bias    (E + 2 kv_E)          b_q, b_k, b_v concatenated; only with biases
 ///     out_proj.weight (E, E)    out_proj.bias  (E)
 ///
-/// Parts of these parameters have names of their own, those of other checkpoints:
+/// These parameters, or parts of them, can also be accessed under the names that other checkpoints use:
 ///
 ///     q_proj_weight, k_proj_weight, v_proj_weight    the rows of in_proj_weight, if that is one parameter
 ///     q_proj_bias, k_proj_bias, v_proj_bias          the parts of in_proj_bias
-///     q_proj.weight, q_proj.bias, …                  the same with a dot, as Hugging Face has it
+///     q_proj.weight, q_proj.bias, …                  the same with a dot, as in Hugging Face
 ///     o_proj.weight, o_proj.bias                     out_proj.weight, out_proj.bias
 ///
-/// Initially, as in PyTorch: input projections Xavier-uniform (Glorot & Bengio 2010), out_proj.weight uniform in
-/// ±1/sqrt(E), biases 0. The numbers depend on the seed and the sizes only, not on platform or thread count.
+/// Initial values are as in PyTorch: input projections Xavier-uniform (Glorot & Bengio 2010), out_proj.weight uniform
+/// in ±1/sqrt(E), biases 0. They depend on the seed and the sizes only, not on platform or thread count.
 ///
-/// T is float, double, long double, or a float of 16 bits: Eigen::half or Eigen::bfloat16, or the compiler's own. With
-/// 16 bits, sums are formed in float; projections and the results of the heads are rounded once each. Concurrent calls
-/// are safe while no parameter is written. backward() writes the gradients of the parameters: one at a time.
+/// T is float, double, long double, or a 16-bit float: Eigen::half, Eigen::bfloat16, or the compiler's own types. With
+/// 16-bit types, sums are float; projections and the results of the heads are rounded once each. Concurrent calls are
+/// safe while no parameter is written. backward() writes the gradients of the parameters, so only one call of it may
+/// run at a time.
 template <class T>
 class MultiHeadAttention {
   static_assert(detail::is_scalar<T>,
-                "attn: MultiHeadAttention<T> computes with T = float, double, long double, or floats of 16 bits");
+                "attn: T of MultiHeadAttention<T> must be float, double, long double or a 16-bit float");
 
  public:
   /// @throws std::invalid_argument unless embed_dim is a positive multiple of heads, heads a positive multiple of
   /// kv_heads, and key_dim and value_dim are positive.
   explicit MultiHeadAttention(const MultiHeadConfig& config) : parameters_(config) {}
-  /// Not to be called: does not compile, with the sentence of detail::refuse_rope_in_braces().
+  /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
   explicit MultiHeadAttention(const detail::MultiHeadWithRopeInBraces&)
       : MultiHeadAttention(detail::refuse_rope_in_braces<MultiHeadConfig, kNever>()) {}
 
   /// The configuration, with the defaults filled in.
   const MultiHeadConfig& config() const { return parameters_.config(); }
-  /// Features of a head: embed_dim / heads.
+  /// The number of features of a head: embed_dim / heads.
   Index head_dim() const { return parameters_.head_dim(); }
 
-  /// PyTorch's names of the parameters that this configuration has.
+  /// PyTorch's names of the parameters of this configuration.
   std::vector<std::string> parameter_names() const { return parameters_.named().names(); }
 
-  /// A weight (outputs, inputs) or bias (outputs) in place, to read or to write. Valid as long as the layer lives and
-  /// is not assigned to. @throws std::invalid_argument for an unknown name; the message has the known ones.
+  /// A view of a weight (outputs, inputs), to read or write it in place. Valid until the layer is destroyed or assigned
+  /// to. @throws std::invalid_argument for an unknown name; the message lists the known ones.
   TensorView<T, 2> weight(std::string_view name) { return parameters_.named().weight(name); }
-  /// A weight, to read.
+  /// A view of a weight, read-only.
   TensorView<const T, 2> weight(std::string_view name) const { return parameters_.named().weight(name); }
-  /// A bias in place; see weight().
+  /// A view of a bias (outputs), to read or write it in place; see weight().
   TensorView<T, 1> bias(std::string_view name) { return parameters_.named().bias(name); }
-  /// A bias, to read.
+  /// A view of a bias, read-only.
   TensorView<const T, 1> bias(std::string_view name) const { return parameters_.named().bias(name); }
 
   /// Copies a parameter from anything attn::view takes, or an Eigen expression, of any floating-point type.
-  /// @throws std::invalid_argument for an unknown name or a wrong shape; the message has the known names, or both
+  /// @throws std::invalid_argument for an unknown name or a wrong shape; the message gives the known names or both
   /// shapes.
   template <class X>
   void load(std::string_view name, const X& values) {
     parameters_.named().load(name, values);
   }
-  /// load() for some rows of a parameter: as many as `values` has, from row `first` on.
+  /// Copies `values` into the rows of a parameter from row `first` on; otherwise like load().
   template <class X>
   void load_rows(std::string_view name, Index first, const X& values) {
     parameters_.named().load_rows(name, first, values);
   }
 
   /// Applies the layer to query (batch, q_len, embed_dim), key (batch, kv_len, key_dim) and value (batch, kv_len,
-  /// value_dim): attn::Tensor, attn::TensorView or Eigen tensors of rank 3 with any strides, or to matrices (len,
-  /// features) of Eigen or of attn, which are a batch of one. Passing the same object twice or three times saves time.
+  /// value_dim). They are attn::Tensor, attn::TensorView or Eigen tensors of rank 3 with any strides, or, for a batch
+  /// of one, matrices (len, features) of Eigen or of attn. Passing the same object two or three times saves time.
   ///
-  /// @param mods     what differs from plain attention, see attention(); positions count tokens.
+  /// @param mods     as for attention(); positions count tokens.
   /// @param options  see MultiHeadOptions, or the Options of the heads alone.
-  /// @returns out: a Tensor<T, 3>, or a matrix like the query if that is one; and what options asks for, see
-  /// MultiHeadResult.
+  /// @returns out: a Tensor<T, 3>, or a matrix if the query is one; and the other results that options request (see
+  /// MultiHeadResult).
   ///
   /// A query that keeps no key gives out_proj.bias; so does kv_len == 0. Extra memory is linear in the lengths, unless
-  /// the weights or the naive path are asked for.
-  /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+  /// options request the weights or the naive path.
+  /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
   template <class Q, detail::LayerInput K, class V, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const Q& query, const K& key, const V& value, const M& mods = {},
                                                    const MultiHeadOptions& options = {}) const {
@@ -128,24 +129,24 @@ class MultiHeadAttention {
     return (*this)(query, key, value, Mods<>(), options);
   }
 
-  /// The gradients of a loss, given the gradient with respect to the `out` of a call that kept what they need:
+  /// Returns the gradients of a loss, given its gradient with respect to the `out` of a call with `.keep = true`:
   ///
   ///     auto r = mha(x, m, m, mods, {.keep = true});
   ///     auto g = mha.backward(grad_out, x, m, m, r, mods);   // g.query, g.key, g.value
   ///
-  /// @param grad_out  shaped as out, of the scalar T.
-  /// @param result    what the call with the same inputs, mods and options returned, made with the same parameters.
-  /// @param options   the scale and q_offset of that call; the path, executor and instruction set of this one.
-  /// @returns gradients like query, key and value. If some of these are the same object, its gradient is their sum:
-  /// g.all() is the gradient of x in mha(x, x, x), and g.key_and_value() that of m above; PyTorch adds them to x.grad
-  /// and m.grad.
+  /// @param grad_out  shaped like out, with scalar type T.
+  /// @param result    the result of the call with the same inputs, mods, options and parameters.
+  /// @param options   those of that call; only path, executor and instruction set may differ.
+  /// @returns gradients shaped like query, key and value. If the same object was passed for several of these, its
+  /// gradient is the sum of their gradients: g.all() is the gradient of x in mha(x, x, x), and g.key_and_value() that
+  /// of m above; PyTorch adds them to x.grad and m.grad.
   ///
-  /// The gradients of the parameters are added to weight_gradient() and bias_gradient(), as PyTorch does. Tokens that
-  /// masks drop for all queries add nothing to them, even where they are NaN. Results are the same bits for any number
-  /// of threads. Extra memory is linear in the lengths, unless the naive path is asked for. With 16 bits, gradients are
-  /// rounded where the forward call rounds; those of parameters are sums in float.
-  /// @throws std::invalid_argument if sizes disagree; the message has both shapes. If this, a mod, or an allocation
-  /// throws, nothing has been added, to the parameters' gradients nor to those of what mods hold.
+  /// The gradients of the parameters are added to weight_gradient() and bias_gradient(), as in PyTorch. Tokens that
+  /// masks drop for all queries add nothing to them, even if they are NaN. Results are bit-identical for any number of
+  /// threads. Extra memory is linear in the lengths, except on the naive path. With 16-bit types, gradients are rounded
+  /// where the forward call rounds; those of parameters are sums in float.
+  /// @throws std::invalid_argument if sizes disagree; the message gives both shapes. If the call throws for this
+  /// reason, or because a mod or an allocation throws, nothing has been added to the gradients of parameters or mods.
   template <class G, class Q, class K, class V, class Out, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                                  const MultiHeadResult<Out, T>& result, const M& mods = {},
@@ -174,20 +175,20 @@ class MultiHeadAttention {
     return backward(grad_out, query, key, value, result, Mods<>(), options);
   }
 
-  /// The gradient of a weight, summed over all calls of backward() since zero_gradients(), to read or to write. Names
-  /// are those of weight(). Memory for all gradients is allocated by the first backward().
+  /// The gradient of a weight, summed over all calls of backward() since zero_gradients(), to read or write in place.
+  /// Names are those of weight(). The first backward() allocates memory for all gradients.
   /// @throws std::invalid_argument before the first backward(), or for an unknown name.
   TensorView<detail::computed_t<T>, 2> weight_gradient(std::string_view name) { return gradients().weight(name); }
   /// The gradient of a bias; see weight_gradient().
   TensorView<detail::computed_t<T>, 1> bias_gradient(std::string_view name) { return gradients().bias(name); }
 
-  /// Sets the gradients of all parameters to 0, if there are any. Their memory stays.
+  /// Sets the gradients of all parameters to 0, if there are any, and keeps their memory.
   void zero_gradients() {
     if (gradients_) gradients_->set_zero();
   }
 
-  /// Calls visit(name, values, gradient) for each of parameter_names(), as an optimiser's step needs them. Both are
-  /// spans of all numbers, row-major; gradients are empty before the first backward().
+  /// Calls visit(name, values, gradient) for each of parameter_names(), as for the step of an optimiser. Both are
+  /// row-major spans of all elements; gradients are empty before the first backward().
   ///
   ///     mha.for_each_parameter([](const std::string&, std::span<float> w, std::span<const float> grad) {
   ///       for (std::size_t i = 0; i < grad.size(); ++i) w[i] -= 0.1f * grad[i];
@@ -198,21 +199,21 @@ class MultiHeadAttention {
       visit(name, parameters_.named().numbers(name), gradients_ ? gradients_->numbers(name) : std::span<Number>());
   }
 
-  /// Applies the layer to the next tokens of the sequences of a cache. The tokens are query, key and value input at
-  /// once: their keys and values are appended to the cache, then they attend over all of it.
+  /// Applies the layer to the next tokens of the sequences of a cache. The tokens serve as query, key and value: their
+  /// keys and values are appended to the cache, then they attend to all of it.
   ///
   ///     attn::KvCache<float> cache = mha.make_cache({.batch = 2});
   ///     y = mha(prompt, cache, attn::causal()).out;               // (2, len, embed_dim)
   ///     y = mha(token, cache, attn::causal()).out;                // (2, 1, embed_dim)
   ///     y = mha(attn::ragged(x, {512, 1}), pages.select({a, b}), attn::causal()).out;  // x, y: (1, 513, embed_dim)
   ///
-  /// The cache is a KvCache or sequences of a PagedKvCache, of any scalar that is computed in the same type as T. It
-  /// must have the layer's rope, which turns keys as they are appended and queries as they are read. With a mask that
-  /// looks back only, results do not depend on how many tokens are fed at a time. `path` and `weights` work as without
-  /// a cache.
+  /// The cache is a KvCache or sequences of a PagedKvCache. Its element type may differ from T if its Computed type is
+  /// that of KvCache<T>, e.g. std::int8_t with T = float. It must have the layer's rope, which rotates keys as they are
+  /// appended and queries as they are read. With a mask that drops later tokens, results do not depend on how many
+  /// tokens are passed at a time. `path` and `weights` work as without a cache.
   ///
-  /// If the call throws, for any reason, the cache has the tokens that it had before.
-  /// @throws std::invalid_argument if sizes or ropes disagree; and what the append() of the cache throws.
+  /// If the call throws, for any reason, the cache keeps the tokens that it had before.
+  /// @throws std::invalid_argument if sizes or ropes disagree; and whatever the cache's append() throws.
   template <class X, detail::KvSource Cache, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const X& x, Cache&& cache, const M& mods = {},
                                                    const MultiHeadOptions& options = {}) const {
@@ -237,9 +238,9 @@ class MultiHeadAttention {
     return (*this)(x, cache, Mods<>(), options);
   }
 
-  /// Applies the layer to tokens over a cache without appending them: they attend to what the cache has, as a decoder
-  /// does to an encoder. By default the queries stand at the positions of the cache's last tokens, see
-  /// Options::q_offset; only masks and ropes use positions.
+  /// Applies the layer to tokens over a cache without appending them: they attend to the tokens in the cache, as in the
+  /// cross-attention of a decoder. By default the queries have the positions of the cache's last tokens (see
+  /// Options::q_offset); only mods and ropes use positions.
   ///
   ///     mha.append(encoder_states, cache);                        // once: (batch, kv_len, key_dim)
   ///     y = mha.attend(x, cache).out;                             // x (batch, q_len, embed_dim), at every step
@@ -267,8 +268,8 @@ class MultiHeadAttention {
     return attend(x, cache, Mods<>(), options);
   }
 
-  /// Appends the keys and values of tokens, which are key and value input at once, to the cache. If the call throws,
-  /// the cache is as it was before.
+  /// Projects tokens, which serve as both key and value input, and appends the resulting keys and values to the cache.
+  /// If the call throws, the cache is unchanged.
   template <class X, detail::KvSource Cache>
   void append(const X& tokens, Cache&& cache, const Options& options = {}) const {
     static_assert(detail::check_appendable<T, X, Cache>());
@@ -276,13 +277,13 @@ class MultiHeadAttention {
         tokens, [&](const Inputs& inputs) { detail::append_only(parameters_, tokens, inputs, cache, options); });
   }
 
-  /// A cache of numbers S for this layer. Its kv_heads, head_dim, v_dim and rope are the layer's; those in `sizes` are
-  /// not used.
+  /// Creates a KvCache<S> for this layer. Its kv_heads, head_dim, v_dim and rope are the layer's; those in `sizes` are
+  /// ignored.
   template <class S = T>
   KvCache<S> make_cache(const KvCacheConfig& sizes = {}) const {
     return KvCache<S>(fitted(sizes));
   }
-  /// A PagedKvCache of numbers S for this layer, with the pool of `sizes`; see make_cache().
+  /// Creates a PagedKvCache<S> for this layer, with the pool that `sizes` describes; see make_cache().
   template <class S = T>
   PagedKvCache<S> make_paged_cache(const PagedKvCacheConfig& sizes) const {
     return PagedKvCache<S>(fitted(sizes));

@@ -1,19 +1,20 @@
-// What the backward pass of a MultiHeadAttention returns.
+// The result of the backward pass of a MultiHeadAttention.
 #pragma once
 
 #include "attn/detail/layers/multi_head_inputs.h"
 
 namespace attn {
 
-/// What MultiHeadAttention::backward() returns: the gradients of its inputs, each shaped and stored as the input.
+/// The result of MultiHeadAttention::backward(): the gradients of its inputs, each with the shape and storage order of
+/// its input.
 template <class Query, class Key, class Value>
 struct MultiHeadGradients {
-  Query query;  ///< shaped as the query
-  Key key;      ///< shaped as the key
-  Value value;  ///< shaped as the value
+  Query query;  ///< shaped like the query
+  Key key;      ///< shaped like the key
+  Value value;  ///< shaped like the value
 
   /// query + key + value: the gradient of x in mha(x, x, x), which PyTorch leaves in x.grad.
-  /// @throws std::invalid_argument if their shapes differ, and so they belong to different inputs.
+  /// @throws std::invalid_argument if their shapes differ, because then they belong to different inputs.
   Query all() const { return sum(sum(query, key), value); }
   /// key + value: the gradient of m in mha(x, m, m).
   /// @throws std::invalid_argument if their shapes differ.
@@ -26,13 +27,13 @@ struct MultiHeadGradients {
     const auto to = detail::as_rank3(view(result));
     const auto by = detail::as_rank3(view(b));
     detail::require(to.shape() == by.shape(), "gradients of shapes ", to.shape(), " and ", by.shape(),
-                    " are of two inputs and cannot be added");
+                    " belong to different inputs and cannot be added");
     using Scalar = typename detail::Traits<A>::Scalar;
     const auto add = [](Scalar& x, Scalar y) {
       using Number = detail::computed_t<Scalar>;
       x = static_cast<Scalar>(static_cast<Number>(x) + static_cast<Number>(y));
     };
-    if (to.is_contiguous() && by.is_contiguous()) {  // as all but matrices of columns are
+    if (to.is_contiguous() && by.is_contiguous()) {  // true of all but column-major matrices
       for (Index i = 0; i < to.size(); ++i) add(to.data()[i], by.data()[i]);
       return result;
     }

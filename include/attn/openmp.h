@@ -21,15 +21,15 @@ namespace detail {
 
 class OpenMpBackend final : public Executor::Backend {
  public:
-  /// 1 inside a parallel region, whose other threads have work of their own.
+  /// 1 inside a parallel region, whose other threads have their own work.
   int concurrency() const override { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
   void run(Index tasks, TaskRef task) const override { share(concurrency(), tasks, task); }
   void run_with(int workers, double, Index tasks, TaskRef task) const override { share(workers, tasks, task); }
 
  private:
-  /// The team is always the same, and those that are too many do nothing: where a team shrinks, runtimes end threads
-  /// and begin others for the next.
+  /// The team always has the same size, and surplus threads do nothing: when a team shrinks, runtimes end threads and
+  /// start new ones for the next team.
   void share(int workers, Index tasks, TaskRef task) const {
     const int team = concurrency();
     if (std::min<Index>({workers, team, tasks}) <= 1) return SerialBackend().run(tasks, task);
@@ -45,7 +45,8 @@ class OpenMpBackend final : public Executor::Backend {
 
 }  // namespace detail
 
-/// The threads of OpenMP, as many as omp_get_max_threads() says; inside a parallel region the calling thread alone.
+/// Returns an executor that runs tasks on omp_get_max_threads() threads of OpenMP, or on the calling thread alone
+/// inside a parallel region.
 inline Executor openmp() {
   static const Executor executor(std::make_shared<detail::OpenMpBackend>());
   return executor;

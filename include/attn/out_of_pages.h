@@ -1,4 +1,4 @@
-// The exception of a PagedKvCache whose pages run out.
+// The exception that a PagedKvCache throws when it runs out of pages.
 #pragma once
 
 #include <stdexcept>
@@ -11,15 +11,15 @@ namespace attn {
 /// try again.
 class OutOfPages : public std::runtime_error {
  public:
-  /// `needed` more pages are wanted, `free` of `pages` are free.
+  /// The call needs `needed` more pages; `free` of `pages` are free.
   OutOfPages(Index needed, Index free, Index pages)
-      : std::runtime_error(detail::joined({"attn: ", needed, " more pages are needed, ", free, " of ", pages,
+      : std::runtime_error(detail::joined({"attn: ", needed, " more pages are needed, but only ", free, " of ", pages,
                                            " are free; release() or truncate() a sequence"})),
         needed_(needed),
         free_(free) {}
-  /// How many pages the call would have taken.
+  /// The number of pages that the call would have taken.
   Index needed() const { return needed_; }
-  /// How many were free.
+  /// The number of pages that were free.
   Index free() const { return free_; }
 
  private:

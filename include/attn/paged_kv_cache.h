@@ -1,4 +1,4 @@
-// PagedKvCache: the keys and values of any number of sequences, in pages of a common pool that sequences may share.
+// PagedKvCache: the keys and values of any number of sequences, in pages of a common pool, which sequences may share.
 #pragma once
 
 #include <algorithm>
@@ -19,19 +19,19 @@ namespace attn {
 
 /// The sizes of a PagedKvCache.
 struct PagedKvCacheConfig {
-  Index pages = 0;  ///< pages in the pool, for all sequences
-  /// Tokens in a page. Multiples of 64 are read where they lie, and multiples of 16 by single queries that share their
-  /// keys with others, unless dot products of integers or the matrix unit multiply them; the rest is copied tile by
-  /// tile.
+  Index pages = 0;  ///< pages in the pool, for all sequences; required
+  /// Tokens in a page. If this is a multiple of 64, kernels read pages in place. For single queries that share their
+  /// keys with others, a multiple of 16 is enough, unless integer dot products or the matrix unit are used. Otherwise,
+  /// keys and values are copied tile by tile.
   Index page_size = 64;
   Index kv_heads = 1;                       ///< heads of keys and values
-  Index head_dim = 0;                       ///< features of a key; there is no default
-  Index v_dim = 0;                          ///< 0: head_dim
-  std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
+  Index head_dim = 0;                       ///< features of a key; required
+  Index v_dim = 0;                          ///< features of a value; 0: head_dim
+  std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
 };
 
 namespace detail {
-/// A PagedKvCacheConfig whose rope stands in braces; see KvCacheWithRopeInBraces.
+/// A PagedKvCacheConfig whose rope is given in braces; see KvCacheWithRopeInBraces.
 struct PagedKvCacheWithRopeInBraces {
   Index pages, page_size, kv_heads, head_dim, v_dim;
   RopeConfig rope;
@@ -40,21 +40,21 @@ struct PagedKvCacheWithRopeInBraces {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// A cache for many sequences of unknown lengths (Kwon et al. 2023, section 4). Its memory is a pool of pages of
-/// `page_size` tokens, and each sequence has a table of its pages. Nothing is moved when a sequence grows, and no more
-/// than the rest of its last page is unused.
+/// A key-value cache for many sequences of unknown lengths (Kwon et al. 2023, section 4). Its memory is a pool of pages
+/// of `page_size` tokens, and each sequence has a table of its pages. Growing a sequence moves no data, and at most the
+/// rest of its last page is unused.
 ///
 ///     attn::PagedKvCache<float> cache({.pages = 1024, .kv_heads = 8, .head_dim = 128});
 ///     const attn::Index a = cache.add();
 ///     cache.append(a, k, v);                      // (1, kv_heads, tokens, head_dim)
 ///     const attn::Index b = cache.fork(a);        // the same tokens, the same pages
-///     cache.append({a, b}, k2, v2);               // (2, kv_heads, tokens, head_dim): only now the last page is copied
+///     cache.append({a, b}, k2, v2);               // (2, kv_heads, tokens, head_dim): copies the shared last page
 ///     auto out = attn::attention(q, cache.view({a, b})).out;
 ///     cache.release(a);
 ///
-/// T is as for KvCache. The memory of all pages is allocated when the cache is made. If a call throws, the cache is as
-/// it was before; release() and truncate() throw for wrong arguments only. Concurrent calls that only read are safe. A
-/// copy is deep; a cache that was moved from may only be assigned to or destroyed.
+/// T may be any element type of KvCache. The constructor allocates the memory of all pages. If a call throws, the cache
+/// is unchanged; release() and truncate() throw for invalid arguments only. Concurrent calls that only read are safe.
+/// Copies are deep; a moved-from cache may only be assigned to or destroyed.
 template <class T>
 class PagedKvCache {
  public:
@@ -67,7 +67,7 @@ class PagedKvCache {
         tables_(config_.pages, config_.page_size) {
     detail::check_cached<T>();
   }
-  /// Not to be called: does not compile, with the sentence of detail::refuse_rope_in_braces().
+  /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
   explicit PagedKvCache(const detail::PagedKvCacheWithRopeInBraces&)
       : PagedKvCache(detail::refuse_rope_in_braces<PagedKvCacheConfig, kNever>()) {}
@@ -75,49 +75,48 @@ class PagedKvCache {
   PagedKvCache(const PagedKvCache&) = default;
   /// Moves; the moved-from cache may then only be assigned to or destroyed.
   PagedKvCache(PagedKvCache&&) noexcept = default;
-  /// A deep copy. If it throws, this cache is as it was before.
+  /// A deep copy. If it throws, this cache is unchanged.
   PagedKvCache& operator=(const PagedKvCache& other) { return *this = PagedKvCache(other); }
   /// Moves; the moved-from cache may then only be assigned to or destroyed.
   PagedKvCache& operator=(PagedKvCache&&) noexcept = default;
 
   /// The sizes, with the defaults filled in.
   const PagedKvCacheConfig& config() const { return config_; }
-  /// Pages in the pool.
+  /// The number of pages in the pool.
   Index pages() const { return config_.pages; }
-  /// Pages that no sequence has.
+  /// The number of pages that no sequence uses.
   Index free_pages() const { return tables_.free_pages(); }
-  /// The bytes of the pool: keys, values and their scales.
+  /// The size of the pool in bytes: keys, values and their scales.
   Index bytes() const { return storage_.bytes(); }
 
-  /// Adds a sequence without tokens and returns its number, which is never used again.
+  /// Adds an empty sequence and returns its number. Numbers are never reused.
   Index add() { return tables_.add(); }
 
-  /// Adds a sequence with the tokens of another, or with the first `length` of them, and returns its number. Both share
-  /// their pages; a shared page that is not full is copied when one of them appends to it.
+  /// Adds a sequence with the tokens of another, or with the first `length` of them, and returns its number. The two
+  /// share their pages; a shared page that is not full is copied when one of them appends to it.
   /// @throws std::invalid_argument if there is no such sequence, or if it has fewer tokens.
   Index fork(Index sequence, std::optional<Index> length = std::nullopt) { return tables_.fork(sequence, length); }
 
-  /// Forgets a sequence, and frees the pages that no other sequence has.
+  /// Removes a sequence and frees the pages that no other sequence uses.
   void release(Index sequence) { tables_.release(sequence); }
 
-  /// Keeps the first `length` tokens of a sequence, forgets the others, and frees the pages that no sequence has any
-  /// more.
-  /// @throws std::invalid_argument if it has fewer.
+  /// Keeps the first `length` tokens of a sequence, removes the others, and frees pages that no sequence uses any more.
+  /// @throws std::invalid_argument if it has fewer tokens.
   void truncate(Index sequence, Index length) { tables_.truncate(sequence, length); }
 
-  /// Whether there is a sequence of this number.
+  /// Whether there is a sequence with this number.
   bool has(Index sequence) const { return tables_.has(sequence); }
-  /// How many sequences there are.
+  /// The number of sequences.
   Index sequences() const { return tables_.count(); }
   /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
   Index length(Index sequence) const { return tables_.of(sequence).length; }
-  /// The numbers of a sequence's pages, in the order of its tokens.
+  /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
 
-  /// How many free pages append() would take for `tokens` tokens, counting the copy of a shared page.
+  /// Returns how many free pages append() would take for `tokens` tokens, including the copy of a shared page.
   Index pages_needed(Index sequence, Index tokens) const {
     constexpr Index kMost = Index(1) << 60;  // more than a pool can hold; sums of it do not overflow
-    detail::require(tokens >= 0 && tokens <= kMost, "pages_needed: ", tokens, " tokens are outside 0..2^60");
+    detail::require(tokens >= 0 && tokens <= kMost, "pages_needed: tokens must be in 0..2^60, but is ", tokens);
     return tables_.pages_needed(std::array{sequence}, std::array{tokens});
   }
 
@@ -130,7 +129,7 @@ class PagedKvCache {
     append(Indices{sequence}, k, v);
   }
 
-  /// Appends the same number of tokens to each of some sequences: k (sequences, kv_heads, tokens, head_dim), v
+  /// Appends the same number of tokens to each of several sequences: k (sequences, kv_heads, tokens, head_dim), v
   /// likewise.
   template <class K, class V>
   void append(Indices sequences, const K& k, const V& v) {
@@ -142,8 +141,8 @@ class PagedKvCache {
            static_cast<Index>(lens.size()), lens, false);
   }
 
-  /// Appends lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind
-  /// the other.
+  /// Appends lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), v likewise, with sequences packed
+  /// back to back.
   template <class K, class V>
   void append(Indices sequences, const K& k, const V& v, Indices lens) {
     const auto& keys_held = detail::evaluated(k);
@@ -152,40 +151,41 @@ class PagedKvCache {
            detail::appended<Computed>(values_held), 1, lens.values, true);
   }
 
-  /// Not to be called: does not compile, and says that sequences are to be named.
+  /// Not to be called: fails to compile, with a message that says to pass sequence numbers.
   template <class K, class V>
   requires(!std::is_integral_v<K>) void append(const K&, const V&) {
     static_assert(sizeof(K) == 0,
-                  "attn: a PagedKvCache holds any number of sequences; append(sequence, k, v) takes the number that "
-                  "add() returned, or several, {a, b}");
+                  "attn: pass the sequence number that add() returned to append() of a PagedKvCache: append(sequence, "
+                  "k, v), or append({a, b}, k, v) for several");
   }
 
-  /// These sequences in this order, as attention() takes them. Valid until the cache changes.
+  /// Returns a view of these sequences, in this order, for attention(). Valid until the cache changes.
   KvView<Computed> view(const Indices& sequences) const {
     KvView<Computed> some = storage_.view(config_.rope ? &*config_.rope : nullptr);
     for (Index s : sequences.values) some.add(table(s), length(s));
     return some;
   }
-  /// Not to be called: does not compile, and says that sequences are to be named. Calls that are given the cache itself
-  /// end here, too. A default argument of the other view() would be compiled wherever a concept asks for view().
+  /// Not to be called: fails to compile, with a message that says to select sequences. Calls that are passed the cache
+  /// itself end up here too. (A default argument of the other view() would not do: it would be compiled wherever a
+  /// concept checks for view().)
   template <class X = T>
   KvView<Computed> view() const {
     static_assert(sizeof(X) == 0,
-                  "attn: a PagedKvCache holds any number of sequences; attention() takes cache.view({a, b}), and a "
-                  "layer, which appends to them, cache.select({a, b})");
+                  "attn: select the sequences of a PagedKvCache: pass cache.view({a, b}) to attention(), or "
+                  "cache.select({a, b}) to a layer, which appends to them");
     return storage_.view(nullptr);
   }
-  /// @deprecated batch() is view() now.
-  [[deprecated("it is view() now")]] KvView<Computed> batch(const Indices& sequences) const { return view(sequences); }
+  /// @deprecated Renamed to view().
+  [[deprecated("renamed to view()")]] KvView<Computed> batch(const Indices& sequences) const { return view(sequences); }
 
-  /// These sequences in this order, for calls that append to them too: a MultiHeadAttention takes them.
+  /// Returns these sequences, in this order, for calls that also append to them, such as those of a MultiHeadAttention.
   KvSequences<PagedKvCache> select(Indices sequences) { return {*this, std::move(sequences)}; }
 
-  /// All pages of keys, (pages, kv_heads, page_size, dim). Elements behind the tokens of a page are indeterminate.
+  /// All pages of keys, (pages, kv_heads, page_size, dim). Elements after the last token of a page are indeterminate.
   TensorView<const T, 4> key_pages() const { return storage_.keys().numbers; }
   /// All pages of values, likewise.
   TensorView<const T, 4> value_pages() const { return storage_.values().numbers; }
-  /// The scales of the keys of a cache of std::int8_t, (pages, kv_heads, page_size).
+  /// The scales of the keys of a std::int8_t cache, (pages, kv_heads, page_size).
   TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
   /// The scales of the values, likewise.
   TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
@@ -202,10 +202,10 @@ class PagedKvCache {
     if (c.v_dim == 0) c.v_dim = c.head_dim;
     detail::require(c.pages > 0 && c.page_size > 0 && c.kv_heads > 0 && c.head_dim > 0 && c.v_dim > 0,
                     "PagedKvCache: pages ", c.pages, ", page_size ", c.page_size, ", kv_heads ", c.kv_heads,
-                    ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must be positive",
+                    ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must all be positive",
                     c.head_dim == 0 ? "; head_dim has no default" : "");
     detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "PagedKvCache: head_dim is ", c.head_dim,
-                    ", the rope was made for ", c.rope ? c.rope->config().head_dim : 0);
+                    ", but the head_dim of its rope is ", c.rope ? c.rope->config().head_dim : 0);
     return c;
   }
 
@@ -213,21 +213,22 @@ class PagedKvCache {
               const View& v, Index batch, std::span<const Index> lens, bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size()), named = static_cast<Index>(sequences.size());
-    detail::require(given == named, "append: ", given, " lengths for ", named, " sequences");
+    detail::require(given == named, "append: got ", given, " lengths for ", named, " sequences");
     Index left = k.dim(2);
     for (std::size_t i = 0; i < lens.size(); ++i) {
       detail::require(std::find(sequences.begin(), sequences.begin() + static_cast<std::ptrdiff_t>(i), sequences[i]) ==
                           sequences.begin() + static_cast<std::ptrdiff_t>(i),
-                      "append: sequence ", sequences[i], " is named twice");
-      detail::require(lens[i] >= 0 && lens[i] <= left, "append: sequence ", sequences[i], " is to get ", lens[i],
-                      " tokens, of ", k.dim(2), " there are ", left, " left");
+                      "append: sequence ", sequences[i], " appears twice");
+      detail::require(lens[i] >= 0 && lens[i] <= left, "append: the length for sequence ", sequences[i],
+                      " must be in 0..", left, " (the tokens that remain of the ", k.dim(2), " given), but is ",
+                      lens[i]);
       if (ragged) left -= lens[i];
     }
-    detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", there are ", k.dim(2),
-                    " tokens");
+    detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", but there are ",
+                    k.dim(2), " tokens");
     const Index needed = tables_.pages_needed(sequences, lens);
     if (needed > free_pages()) throw OutOfPages(needed, free_pages(), pages());
-    // First what allocates, and may throw, before anything is changed.
+    // Allocations, which may throw, come before any change.
     for (std::size_t i = 0; i < lens.size(); ++i) tables_.reserve(sequences[i], lens[i]);
     typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                                config_.rope ? &*config_.rope : nullptr);

@@ -1,4 +1,4 @@
-// What runs the tasks of a call: serial(), threads(), or an executor of your own.
+// Executors that run the tasks of a call: serial() and threads().
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace attn {
 
-/// Runs everything on the calling thread.
+/// Returns an executor that runs everything on the calling thread.
 inline Executor serial() {
   static const Executor executor(std::make_shared<detail::SerialBackend>());
   return executor;
@@ -21,34 +21,34 @@ inline Executor serial() {
 
 /// How the threads of a pool wait.
 struct ThreadOptions {
-  /// How long an idle thread looks out for the next call before it sleeps; waking one that sleeps takes 5 to 50 µs. A
-  /// thread that has slept for more than twice that time looks out for a sixteenth of it. 0 suits a machine that others
-  /// need. Threads do not look out where as many of the process are awake as there are processors for it, or where a
+  /// How long an idle thread spins for the next call before it sleeps; waking a sleeping thread takes 5 to 50 µs. After
+  /// sleeping for more than twice this time, a thread spins for only a sixteenth of this time. 0 suits a machine shared
+  /// with other programs. Threads do not spin while the process has as many awake threads as processors, or if a
   /// container limits its processor time.
   double spin_microseconds = 100;
 };
 
-/// A pool of `workers` threads, counting the caller. Make it once: the pool lives as long as a copy of the executor
-/// does. A call asks for no more of them than its work pays for; see Executor::Backend::workers_for(). After fork() the
-/// child's calls run on the calling thread alone.
-/// @throws std::invalid_argument unless workers is positive and the time finite and not negative; std::bad_alloc, or
-/// std::system_error if the operating system has no more threads. No thread is left running then.
+/// Creates a pool of `workers` threads, counting the caller. Create it once: the pool lives as long as any copy of the
+/// executor does. A call uses no more threads than are worthwhile for its amount of work; see
+/// Executor::Backend::workers_for(). After fork(), calls in the child run on the calling thread alone.
+/// @throws std::invalid_argument unless workers is positive and options.spin_microseconds is in 0..1e9; std::bad_alloc,
+/// or std::system_error if the operating system cannot start a thread. In all these cases no thread is left running.
 inline Executor threads(int workers, ThreadOptions options = {}) {
-  detail::require(workers > 0, "threads(", workers, "): there must be at least one worker, the caller");
+  detail::require(workers > 0, "threads(", workers, "): at least one worker is needed, the calling thread");
   detail::require(options.spin_microseconds >= 0 && options.spin_microseconds <= 1e9, "threads(", workers,
-                  "): spin_microseconds is ", options.spin_microseconds, "; it must be from 0 to 1e9");
+                  "): spin_microseconds must be in 0..1e9, but is ", options.spin_microseconds);
   return workers == 1 ? serial() : Executor(detail::make_pool(workers, options.spin_microseconds));
 }
 
-/// Runs tasks on the threads of a pool that the program already has, such as an Eigen::ThreadPool, and on the caller.
-/// The pool must outlive all calls.
+/// Returns an executor that runs tasks on the threads of an existing pool, such as an Eigen::ThreadPool, and on the
+/// caller. The pool must outlive all calls.
 template <detail::TaskPool Pool>
 Executor threads(Pool& pool) {
   return Executor(std::make_shared<detail::BorrowedPool<Pool>>(pool));
 }
 
-/// The pool of the process, started at first use: as many workers as the process may keep processors busy at the same
-/// time, by the affinity mask of its first thread and the quota of its container (cgroup), too.
+/// Returns the pool of the process, started at first use. It has one worker per processor that the process may keep
+/// busy, given the affinity mask of its first thread and the quota of its container (cgroup).
 inline Executor threads() {
   static const Executor pool = threads(detail::usable_cpus());
   return pool;
@@ -58,36 +58,38 @@ inline const Executor::Backend& Executor::backend() const { return backend_ ? *b
 
 namespace detail {
 
-/// What a call has to do.
+/// The amount of work of a call.
 struct Work {
   double flops;
-  double bytes = 0;  ///< of numbers that are read once
+  double bytes = 0;  ///< of data that is read once
 
-  /// What one thread takes for it, roughly: cores differ by a factor of ten, and the number of workers goes with the
-  /// root of the time. 50 flops a nanosecond are half of what AVX2 reaches, and a third of AVX-512; 20 bytes lie
-  /// between what a core reads of its memory, 10, and of a large shared cache, 25 to 80.
+  /// Estimated time on one thread. A rough estimate suffices: cores differ by a factor of ten, and the number of
+  /// workers grows with the square root of the time. 50 flops per nanosecond are half of what AVX2 reaches and a third
+  /// of what AVX-512 reaches; 20 bytes per nanosecond lie between the 10 that a core reads from memory and the 25 to 80
+  /// that it reads from a large shared cache.
   double microseconds() const {
-    constexpr double kFlops = 50e3, kBytes = 20e3, kNear = 1 << 20;  // in a core's own cache
+    constexpr double kFlops = 50e3, kBytes = 20e3, kNear = 1 << 20;  // kNear bytes fit in a core's own cache
     return std::max(flops / kFlops, bytes > kNear ? bytes / kBytes : 0);
   }
 };
 
-/// What it takes to load a number and to store it elsewhere, as flops of Work: a nanosecond.
+/// The cost of loading a value and storing it elsewhere, about a nanosecond, expressed in flops; see Work.
 constexpr double kFlopsToMove = 50;
 
-/// The workers of a call: as many of its executor's as its work pays for. The executor must live as long.
+/// The workers of a call: as many of its executor's workers as are worthwhile for its amount of work. The executor must
+/// outlive it.
 class Workers {
  public:
   Workers(const Work& work, const Executor& executor)
       : executor_(&executor), microseconds_(work.microseconds()), count_(count_for(microseconds_, executor)) {}
 
   int count() const { return count_; }
-  /// What the work takes one thread, roughly.
+  /// Estimated time of the work on one thread.
   double microseconds() const { return microseconds_; }
 
   /// Calls task(i, worker) for every i in [0, tasks), with workers in [0, count()).
   void run(Index tasks, TaskRef task) const { run(tasks, microseconds_, task); }
-  /// The same where this is a short part of the work.
+  /// As above, for a part of the work that takes one thread this many microseconds.
   void run(Index tasks, double microseconds, TaskRef task) const {
     if (count_ > 1 || !executor_->is_default()) return executor_->run_with(count_, microseconds, tasks, task);
     SerialBackend().run(tasks, task);
@@ -95,10 +97,10 @@ class Workers {
 
  private:
   static int count_for(double microseconds, const Executor& executor) {
-    // Who names no executor gets threads where they pay even though they sleep.
+    // The default executor uses threads only where they pay off even if they have to be woken.
     if (executor.is_default() && microseconds < 2 * kMicrosecondsToWake) return 1;
     const int count = executor.workers_for(microseconds);
-    require(count > 0, "the executor has ", count, " workers; there must be at least one, the caller");
+    require(count > 0, "the executor has ", count, " workers, but needs at least one, the calling thread");
     return count;
   }
 

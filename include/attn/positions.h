@@ -1,4 +1,4 @@
-// Where a token stands: what is added to tokens, what turns queries and keys, and what is added to scores.
+// Positional encodings: embeddings added to tokens, rotations of queries and keys, and biases added to scores.
 #pragma once
 
 #include <algorithm>
@@ -8,37 +8,39 @@
 #include <vector>
 
 #include "attn/lists.h"
-#include "attn/mods/alibi.h"          // scores fall with the distance
-#include "attn/mods/relative_bias.h"  // a number for each distance, and T5's buckets
-#include "attn/rope.h"                // features are turned, by one position
-#include "attn/rope_axes.h"           // or several
-#include "attn/xpos.h"                // and scaled
+#include "attn/mods/alibi.h"          // scores decrease with distance
+#include "attn/mods/relative_bias.h"  // a bias for each distance, and T5's buckets
+#include "attn/rope.h"                // features are rotated by one position
+#include "attn/rope_axes.h"           // features are rotated by several positions
+#include "attn/xpos.h"                // features are rotated and scaled
 
 namespace attn {
 
-/// The order of sinusoids, and where they begin.
+/// The options of sinusoidal_positions().
 struct SinusoidConfig {
   Index first = 0;      ///< position of row 0
-  double base = 10000;  ///< the slowest sinusoid turns by base^(2 / dim - 1) radians per position
-  /// interleaved: sine and cosine take turns, as in the paper; halves: all sines come first, as in tensor2tensor and
+  double base = 10000;  ///< the slowest sinusoid advances by base^(2 / dim - 1) radians per position
+  /// interleaved: sines and cosines alternate, as in the paper; halves: all sines come first, as in tensor2tensor and
   /// fairseq.
   RopePairs pairs = RopePairs::interleaved;
 };
 
-/// The position embedding of Vaswani et al. 2017, section 3.5, (len, dim), to be added to the embeddings of tokens:
+/// Returns the sinusoidal position embedding of Vaswani et al. 2017, section 3.5, (len, dim), to be added to token
+/// embeddings:
 ///
 ///     row p:  sin(p * f_0)  cos(p * f_0)  sin(p * f_1)  cos(p * f_1)  …      f_i = base^(-2i / dim)
 ///
-/// Angles are computed in double or more and rounded once. A row p + k is row p with each pair turned by k * f_i.
-/// @throws std::invalid_argument for a negative length, a dim that is odd or not positive, or a base of at most 1.
+/// Values are computed in double or more and rounded once. Row p + k is row p with each pair rotated by k * f_i.
+/// @throws std::invalid_argument for a negative length, a dim that is odd or not positive, or a base that is not finite
+/// and greater than 1.
 template <class T = float>
 Tensor<T, 2> sinusoidal_positions(Index len, Index dim, const SinusoidConfig& config = {}) {
   static_assert(std::is_floating_point_v<T>,
-                "attn::sinusoidal_positions: the scalar must be float, double or long double");
-  detail::require(len >= 0 && dim > 0 && dim % 2 == 0, "sinusoidal_positions: ", len, " rows of ", dim,
-                  " features; the length may not be negative, and there must be pairs of features");
-  detail::require(config.base > 1 && std::isfinite(config.base), "sinusoidal_positions: base is ", config.base,
-                  ", it must be more than 1");
+                "attn::sinusoidal_positions: the scalar type must be float, double or long double");
+  detail::require(len >= 0 && dim > 0 && dim % 2 == 0, "sinusoidal_positions: len is ", len, " and dim is ", dim,
+                  "; len must not be negative, and dim must be positive and even");
+  detail::require(config.base > 1 && std::isfinite(config.base),
+                  "sinusoidal_positions: base must be finite and greater than 1, but is ", config.base);
   using Real = std::common_type_t<T, double>;
   const bool interleaved = config.pairs == RopePairs::interleaved;
   const Index pairs = dim / 2;
@@ -71,22 +73,22 @@ auto tokens_as_rank4(X&& x) {
                                  {v.stride(0), 0, v.stride(1), v.stride(2)});
 }
 
-/// Calls visit(batch element, token, position) for all tokens, once all positions are checked. There are `len` of them
-/// for all batch elements, or batch * len; a table has `rows` rows.
+/// Calls visit(batch element, token, position) for all tokens, after checking all positions. There are `len` positions
+/// for all batch elements, or batch * len; the table has `rows` rows.
 template <class Visit>
 void for_each_position(const char* name, Index batch, Index len, std::span<const Index> positions, Index rows,
                        const Visit& visit) {
   const Index given = static_cast<Index>(positions.size());
-  require(given == len || given == batch * len, name, ": ", given, " positions for ", batch, " batch elements of ", len,
-          " tokens; give one for each token, of one batch element or of all");
+  require(given == len || given == batch * len, name, ": got ", given, " positions for ", batch, " batch elements of ",
+          len, " tokens; give one per token, for one batch element or for all");
   for (const Index p : positions)
-    require(p >= 0 && p < rows, name, ": position ", p, " is outside of the table, which has ", rows, " rows");
+    require(p >= 0 && p < rows, name, ": position ", p, " is out of range; the table has ", rows, " rows");
   const Index step = given == len ? 0 : len;
   for (Index b = 0; b < batch; ++b)
     for (Index i = 0; i < len; ++i) visit(b, i, positions[static_cast<std::size_t>(b * step + i)]);
 }
 
-/// Adds each number of a row to a number of another row: to[c] += from[c].
+/// Adds a row to another: to[c] += from[c].
 template <class To, class From>
 void add_row(const DTypeView<To>& to, Index batch, Index row, const DTypeView<From>& from, Index from_batch,
              Index from_row) {
@@ -97,19 +99,20 @@ void add_row(const DTypeView<To>& to, Index batch, Index row, const DTypeView<Fr
     store_number<T>(sum, 0, c, load_number<T>(sum, 0, c) + load_number<T>(added, 0, c));
 }
 
-/// The positions of `len` neighbouring tokens from `first` on.
+/// The positions of `len` consecutive tokens from `first` on.
 inline std::vector<Index> positions_from(Index first, Index len) {
   std::vector<Index> positions;
   for (Index i = 0; i < len; ++i) positions.push_back(first + i);
   return positions;
 }
 
-/// The types that a table of positions and tokens may have.
+/// Checks the scalar types of a table of positions and of tokens.
 template <class X, class Table>
 constexpr void check_position_types() {
   using T = computed_t<typename Traits<std::remove_cvref_t<X>>::Scalar>;
-  static_assert(std::is_same_v<computed_t<typename Traits<std::remove_cvref_t<Table>>::Scalar>, T>,
-                "attn: tokens and the table of positions must hold the same scalar type, or floats of 32 and 16 bits");
+  static_assert(
+      std::is_same_v<computed_t<typename Traits<std::remove_cvref_t<Table>>::Scalar>, T>,
+      "attn: tokens and the table of positions must have the same scalar type (float and 16-bit floats may be mixed)");
 }
 
 }  // namespace ATTN_BUILT_FOR
@@ -118,17 +121,17 @@ constexpr void check_position_types() {
 inline namespace ATTN_BUILT_FOR {
 
 /// Adds learned positions to tokens: x += the rows of `table` at the positions of the tokens, as in BERT and GPT-2
-/// (Gehring et al. 2017; Vaswani et al. 2017, section 3.5); or the rows of sinusoidal_positions(). x is (len, dim) or
-/// (batch, len, dim), the table (positions, dim). There are `len` positions, or batch * len with those of the first
-/// batch element first.
-/// @throws std::invalid_argument if sizes disagree or the table has no such row; nothing is written then.
+/// (Gehring et al. 2017; Vaswani et al. 2017, section 3.5). The table may also be that of sinusoidal_positions(). x is
+/// (len, dim) or (batch, len, dim), and the table is (positions, dim). There are `len` positions, or batch * len in the
+/// order of batch elements.
+/// @throws std::invalid_argument if sizes disagree or a position is not a row of the table, before anything is written.
 template <class X, class Table>
 void add_positions(X&& x, const Table& table, std::span<const Index> positions) {
   detail::check_position_types<X, Table>();
   using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
   const detail::DTypeView<T> to = detail::tokens_as_rank4(x);
   const detail::DTypeView<const T> rows = detail::tokens_as_rank4(table);
-  detail::require(to.dim(3) == rows.dim(3), "add_positions: tokens have ", to.dim(3), " features, the table ",
+  detail::require(to.dim(3) == rows.dim(3), "add_positions: tokens have ", to.dim(3), " features, but the table has ",
                   rows.dim(3));
   detail::for_each_position("add_positions", to.dim(0), to.dim(2), positions, rows.dim(2),
                             [&](Index b, Index i, Index p) { detail::add_row(to, b, i, rows, 0, p); });
@@ -141,9 +144,9 @@ void add_positions(X&& x, const Table& table, Index first = 0) {
   add_positions(x, table, detail::positions_from(first, len));
 }
 
-/// Adds the gradients of the rows that add_positions() added to grad_table; `grad_x` is the gradient of its result.
-/// Tokens are added in the order of batch elements and tokens, so the sum is always the same. (The gradient of x itself
-/// is grad_x.) Arguments and errors are those of add_positions().
+/// Adds to grad_table the gradients of the rows that add_positions() added, given `grad_x`, the gradient of its result.
+/// Tokens are summed in the order of batch elements and tokens, so the result is deterministic. (The gradient of x
+/// itself is grad_x.) Arguments and errors are those of add_positions().
 template <class GradTable, class GradX>
 void add_position_gradients(GradTable&& grad_table, const GradX& grad_x, std::span<const Index> positions) {
   detail::check_position_types<GradX, GradTable>();
@@ -151,7 +154,7 @@ void add_position_gradients(GradTable&& grad_table, const GradX& grad_x, std::sp
   const detail::DTypeView<T> to = detail::tokens_as_rank4(grad_table);
   const detail::DTypeView<const T> from = detail::tokens_as_rank4(grad_x);
   detail::require(to.dim(3) == from.dim(3), "add_position_gradients: tokens have ", from.dim(3),
-                  " features, the table ", to.dim(3));
+                  " features, but the table has ", to.dim(3));
   detail::for_each_position("add_position_gradients", from.dim(0), from.dim(2), positions, to.dim(2),
                             [&](Index b, Index i, Index p) { detail::add_row(to, 0, p, from, b, i); });
 }

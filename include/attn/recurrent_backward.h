@@ -10,18 +10,18 @@ namespace attn {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The gradients of a loss with respect to query, key and value of linear_attention(), given the gradient with respect
-/// to its output. The arguments are those of the forward call, and nothing of its result is needed. Lambdas are
-/// differentiated by dual numbers (see Dual); the random vectors of favor() are constants.
+/// Returns the gradients of a loss with respect to query, key and value of linear_attention(), given the gradient with
+/// respect to its output. The arguments are those of the forward call, whose result is not needed. Lambdas are
+/// differentiated with dual numbers (see Dual); the random vectors of favor() are constants.
 ///
-/// @param grad_out  shaped as out.
-/// @returns tensors .query, .key and .value, shaped as query, key and value.
+/// @param grad_out  shaped like out.
+/// @returns tensors .query, .key and .value, shaped like query, key and value.
 ///
-/// Heads that share keys add up their gradients. What no query sees gets gradient 0, and so does a query that sees
-/// nothing, or whose normaliser is 0. Results are the same bits for any number of threads. Cost: four to seven times
-/// the forward call. Memory: for each thread, one state (features, v_dim) in front of each 64 causal tokens, which a
-/// first pass computes again; so it grows with the length.
-/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+/// Gradients of heads that share keys are summed. Keys and values that no query sees get gradient 0, and so does a
+/// query that sees nothing, or whose normaliser is 0. Results are bit-identical for any number of threads. Cost: four
+/// to seven times the forward call. Memory: in causal calls, each thread stores one state (features, v_dim) per 64
+/// tokens, recomputed in a first pass, so memory grows with the length.
+/// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Gr, class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,
                                                                          const K& key, const V& value, const Map& map,
@@ -32,9 +32,9 @@ requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const G
   return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
 }
 
-/// linear_attention_backward() into the caller's memory, which is overwritten: matrices, or rank-4 tensors or views,
-/// shaped as query, key and value. None may overlap an input or another gradient. With options.workspace nothing is
-/// allocated that grows with the sizes. Arguments are checked before anything is written.
+/// Computes linear_attention_backward() into the caller's memory, which is overwritten: matrices, or rank-4 tensors or
+/// views, shaped like query, key and value. None may overlap an input or another gradient. With options.workspace,
+/// allocations do not grow with the sizes. Arguments are checked before anything is written.
 template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void linear_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Gr& grad_out, const Q& query, const K& key, const V& value,
@@ -45,7 +45,7 @@ requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void li
   back.run(grad_query, grad_key, grad_value, detail::NoGates(), detail::NoGates(), detail::NoStates(), with.options);
 }
 
-/// The gradients of gated_attention(): as those of linear_attention(), and .log_gate, shaped as the gate.
+/// Returns the gradients of gated_attention(): those of linear_attention(), and .log_gate, shaped like the gate.
 template <class Gr, class Q, class K, class V, class G, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr& grad_out, const Q& query,
                                                                         const K& key, const V& value, const G& log_gate,
@@ -55,9 +55,9 @@ requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
 }
-/// gated_attention_backward() into the caller's memory; see linear_attention_backward_into(). The gradient of the gate
-/// is shaped as the gate; for decay_per_head() it is a tensor (kv_heads), which is summed up over the tokens in memory
-/// of its own.
+/// Computes gated_attention_backward() into the caller's memory; see linear_attention_backward_into(). The gradient of
+/// the gate is shaped like the gate; for decay_per_head() it is a tensor (kv_heads) of sums over tokens. The call
+/// allocates memory for the terms of these sums.
 template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
@@ -68,7 +68,7 @@ requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
   back.run(grad_query, grad_key, grad_value, grad_log_gate, detail::NoGates(), detail::NoStates(), with.options);
 }
 
-/// The gradients of gated_delta_rule(): as those of gated_attention(), and .beta, shaped as beta.
+/// Returns the gradients of gated_delta_rule(): those of gated_attention(), and .beta, shaped like beta.
 template <class Gr, class Q, class K, class V, class G, class B, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const Gr& grad_out, const Q& query,
                                                                          const K& key, const V& value,
@@ -79,7 +79,7 @@ requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const G
   const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
 }
-/// gated_delta_rule_backward() into the caller's memory; see gated_attention_backward_into().
+/// Computes gated_delta_rule_backward() into the caller's memory; see gated_attention_backward_into().
 template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B,
           class M = Options>
 requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
@@ -92,8 +92,8 @@ requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
   back.run(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, detail::NoStates(), with.options);
 }
 
-/// The bytes that Options::workspace must have for the gradients of such calls: for each thread, one state in front of
-/// each 64 causal tokens of the longest sequence, and some chunks.
+/// Returns the size in bytes that Options::workspace must have for linear_attention_backward_into(): per thread, a few
+/// chunks and, in causal calls, one state for every 64 tokens of the longest sequence.
 template <class Q, class K, class V, class Map, class M = Options>
 std::size_t linear_backward_workspace_bytes(const Q& query, const K& key, const V& value, const Map& map,
                                             const M& mods = {}, const Options& options = {}) {
@@ -101,7 +101,7 @@ std::size_t linear_backward_workspace_bytes(const Q& query, const K& key, const 
   const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
-/// The bytes for gated_attention_backward_into().
+/// Returns the workspace bytes for gated_attention_backward_into().
 template <class Q, class K, class V, class G, class M = Options>
 std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const M& mods = {}, const Options& options = {}) {
@@ -109,7 +109,7 @@ std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
-/// The bytes for gated_delta_rule_backward_into().
+/// Returns the workspace bytes for gated_delta_rule_backward_into().
 template <class Q, class K, class V, class G, class B, class M = Options>
 std::size_t delta_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const B& beta, const M& mods = {}, const Options& options = {}) {

@@ -1,4 +1,4 @@
-// RecurrentState: all that a recurrent form of attention keeps of the tokens so far.
+// RecurrentState: everything that a recurrent form of attention keeps of the tokens so far.
 #pragma once
 
 #include <span>
@@ -12,29 +12,30 @@ namespace attn {
 struct RecurrentStateConfig {
   Index batch = 1;     ///< sequences
   Index kv_heads = 1;  ///< heads of keys and values; each has a state
-  Index features = 0;  ///< of a key: head_dim, or as many as the feature map has
-  Index v_dim = 0;     ///< 0: features
+  Index features = 0;  ///< features of a key: head_dim, or those that the feature map returns
+  Index v_dim = 0;     ///< features of a value; 0: the same as `features`
 };
 
-/// Holds what linear_attention(), gated_attention() and gated_delta_rule() keep of the tokens so far, in place of a
-/// cache of keys and values. For each sequence and head it has the sum of key * valueᵀ as its form decays it,
-/// (features, v_dim), and the sum of keys (the normaliser, which linear_attention() alone uses). So a token costs the
-/// same time and no memory, however many went before:
+/// The state that linear_attention(), gated_attention() and gated_delta_rule() keep of the tokens so far, in place of a
+/// cache of keys and values. For each sequence and head it holds the sum of key * valueᵀ, decayed as the form requires,
+/// (features, v_dim), and the sum of keys (the normaliser, which only linear_attention() uses). So a token takes the
+/// same time and no extra memory, however many precede it:
 ///
 ///     attn::RecurrentState<float> state({.batch = 2, .kv_heads = 8, .features = 64});
 ///     attn::linear_attention(state, q, k, v, attn::elu1(), attn::causal());   // a prompt, a part of one, or one token
 ///
-/// Prompts may come in parts of any lengths: the results are those of one call, except for rounding. A state belongs to
-/// one form, but does not know to which. Copies are deep. Concurrent calls need a state each.
+/// Prompts may be passed in parts of any lengths: the results are those of one call, except for rounding. A state must
+/// be used with one form only, which is not checked. Copies are deep. Concurrent calls need a state each.
 template <class T>
 class RecurrentState {
-  static_assert(std::is_floating_point_v<T>,
-                "attn: a RecurrentState holds float, double or long double; with numbers of 16 bits it holds float");
+  static_assert(
+      std::is_floating_point_v<T>,
+      "attn: a RecurrentState must hold float, double or long double; use RecurrentState<float> with 16-bit floats");
 
  public:
   using Scalar = T;  ///< the type of the sums
 
-  /// Makes states of zeros, which have seen nothing.
+  /// Creates zero states, which have seen no tokens.
   /// @throws std::invalid_argument unless all sizes are positive.
   explicit RecurrentState(const RecurrentStateConfig& config)
       : config_(checked(config)),
@@ -44,16 +45,16 @@ class RecurrentState {
   /// The sizes, with the defaults filled in.
   const RecurrentStateConfig& config() const { return config_; }
 
-  /// The memory itself, to be read and written: (batch, kv_heads, features, v_dim).
+  /// A view of the sums of key * valueᵀ, to read or write in place: (batch, kv_heads, features, v_dim).
   TensorView<T, 4> sums() { return sums_.slice(3, 0, config_.v_dim); }
-  /// As above, to read.
+  /// As above, read-only.
   TensorView<const T, 4> sums() const { return sums_.slice(3, 0, config_.v_dim); }
-  /// The sums of keys, to be read and written: (batch, kv_heads, features).
+  /// A view of the sums of keys, to read or write in place: (batch, kv_heads, features).
   TensorView<T, 3> normaliser() { return normaliser_.slice(2, 0, config_.features); }
-  /// As above, to read.
+  /// As above, read-only.
   TensorView<const T, 3> normaliser() const { return normaliser_.slice(2, 0, config_.features); }
 
-  /// The bytes that all states take: what a token of each sequence has to read and to write.
+  /// The size of all states in bytes; processing one token of each sequence reads and writes all of it.
   Index bytes() const { return (sums_.size() + normaliser_.size()) * static_cast<Index>(sizeof(T)); }
 
   /// Forgets all tokens.
@@ -68,13 +69,13 @@ class RecurrentState {
     std::fill_n(of(normaliser_, sequence), size_of_one(normaliser_), T(0));
   }
 
-  /// Replaces each sequence i by what sequence from[i] was, as beam search needs it. A sequence may be taken several
+  /// Replaces each sequence i with the old sequence from[i], as beam search requires. A sequence may be used several
   /// times or not at all.
-  /// @throws std::invalid_argument unless `from` has the number of a sequence for each sequence.
+  /// @throws std::invalid_argument unless `from` has a valid sequence number for each sequence.
   void reorder(const Indices& from) {
     const std::span<const Index> numbers = from.values;
-    detail::require(static_cast<Index>(numbers.size()) == config_.batch, "reorder: ", numbers.size(), " numbers for ",
-                    config_.batch, " sequences");
+    detail::require(static_cast<Index>(numbers.size()) == config_.batch, "reorder: got ", numbers.size(),
+                    " indices for ", config_.batch, " sequences");
     for (const Index number : numbers) check("reorder", number);
     const RecurrentState before = *this;
     for (Index i = 0; i < config_.batch; ++i) {
@@ -85,7 +86,7 @@ class RecurrentState {
     }
   }
 
-  /// The memory as the loops have it.
+  /// The memory in the form that the loops take.
   /// @{
   detail::StateMemory<T> memory() { return {sums_.data(), normaliser_.data()}; }
   detail::StateMemory<const T> memory() const { return {sums_.data(), normaliser_.data()}; }
@@ -97,12 +98,12 @@ class RecurrentState {
   static RecurrentStateConfig checked(RecurrentStateConfig c) {
     if (c.v_dim == 0) c.v_dim = c.features;
     detail::require(c.batch > 0 && c.kv_heads > 0 && c.features > 0 && c.v_dim > 0, "RecurrentState: batch ", c.batch,
-                    ", kv_heads ", c.kv_heads, ", features ", c.features, ", v_dim ", c.v_dim, " must be positive");
+                    ", kv_heads ", c.kv_heads, ", features ", c.features, ", v_dim ", c.v_dim, " must all be positive");
     return c;
   }
   void check(const char* what, Index sequence) const {
-    detail::require(sequence >= 0 && sequence < config_.batch, what, ": there is no sequence ", sequence,
-                    ", there are ", config_.batch);
+    detail::require(sequence >= 0 && sequence < config_.batch, what, ": sequence ", sequence,
+                    " is out of range; the batch is ", config_.batch);
   }
   template <class X>
   static auto* of(X& tensor, Index sequence) {

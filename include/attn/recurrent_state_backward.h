@@ -1,4 +1,4 @@
-// Gradients of recurrent forms that go on from a state: of long texts in parts, from the last part to the first.
+// Gradients of recurrent forms that continue from a state: long sequences in parts, from the last part to the first.
 #pragma once
 
 #include "attn/recurrent_backward.h"
@@ -7,22 +7,23 @@ namespace attn {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The gradients of a call of linear_attention() with a state. Arguments are those of the call, and two states:
+/// Returns the gradients of a call of linear_attention() with a state. Arguments are those of the call, and two states:
 ///
-/// @param before      the state that the call began with: a copy, because the call changes its own.
-/// @param grad_state  holds the gradient of the loss with respect to the state that the call left, and gets the
-/// gradient with respect to `before`. With a new RecurrentState, all 0, the loss depends on the outputs alone.
+/// @param before      the state before the call: a copy, because the call changes its state.
+/// @param grad_state  on entry, the gradient of the loss with respect to the state after the call; on return, that with
+/// respect to `before`. Pass a new RecurrentState, all 0, if the loss depends on the outputs alone.
 ///
-/// So the gradients of a text that went by in parts are those of the whole text, with the memory of a part:
+/// The gradients of a sequence passed in parts are thus those of the whole sequence, with the memory of one part:
 ///
 ///     attn::RecurrentState<float> grad_state(state.config());
-///     for (Index part = parts; part-- > 0;)   // before[part]: a copy of the state in front of this part
+///     for (Index part = parts; part-- > 0;)   // before[part]: a copy of the state before this part
 ///       auto g = attn::linear_attention_backward(before[part], grad_state, grad_out[part], q[part], k[part], v[part],
 ///                                                attn::elu1(), attn::causal());
 ///
 /// Stopping earlier truncates them (Williams & Peng 1990, truncated backpropagation through time).
-/// @throws std::invalid_argument if sizes disagree, also with those of the states, or if both states are one object.
-/// @see linear_attention_backward() without states for all else.
+/// @throws std::invalid_argument if sizes disagree with each other or with those of the states, or if both states are
+/// the same object.
+/// @see linear_attention_backward() without states for everything else.
 template <class T, class Gr, class Q, class K, class V, class Map, class M = Options>
 auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
@@ -32,8 +33,8 @@ auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T
   return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
                                               detail::StateGradient<T>{before, grad_state});
 }
-/// linear_attention_backward() with a state into the caller's memory; see linear_attention_backward_into() without
-/// states.
+/// Computes linear_attention_backward() with a state into the caller's memory; see linear_attention_backward_into()
+/// without states.
 template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map, class M = Options>
 void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const RecurrentState<T>& before,
                                     RecurrentState<T>& grad_state, const Gr& grad_out, const Q& query, const K& key,
@@ -45,7 +46,7 @@ void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
            detail::StateGradient<T>{before, grad_state}, with.options);
 }
 
-/// The gradients of a call of gated_attention() with a state; see linear_attention_backward() above.
+/// Returns the gradients of a call of gated_attention() with a state; see linear_attention_backward() above.
 template <class T, class Gr, class Q, class K, class V, class G, class M = Options>
 auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                               const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
@@ -55,7 +56,7 @@ auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>
   return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
                                               detail::StateGradient<T>{before, grad_state});
 }
-/// gated_attention_backward() with a state into the caller's memory.
+/// Computes gated_attention_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G,
           class M = Options>
 void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate,
@@ -69,7 +70,7 @@ void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_val
            detail::StateGradient<T>{before, grad_state}, with.options);
 }
 
-/// The gradients of a call of gated_delta_rule() with a state; see linear_attention_backward() above.
+/// Returns the gradients of a call of gated_delta_rule() with a state; see linear_attention_backward() above.
 template <class T, class Gr, class Q, class K, class V, class G, class B, class M = Options>
 auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
@@ -79,7 +80,7 @@ auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T
   return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
                                               detail::StateGradient<T>{before, grad_state});
 }
-/// gated_delta_rule_backward() with a state into the caller's memory.
+/// Computes gated_delta_rule_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
           class B, class M = Options>
 void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta,

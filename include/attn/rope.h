@@ -1,4 +1,4 @@
-// Rotary position embedding: queries and keys are turned by angles that depend on their positions.
+// Rotary position embedding: queries and keys are rotated by angles that depend on their positions.
 #pragma once
 
 #include <cmath>
@@ -16,19 +16,20 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Fails to compile for what Rope cannot turn, with a sentence that says why.
+/// Fails to compile for types that Rope cannot rotate, with a message that says why.
 template <class X, class Out>
-constexpr void check_turned() {
+constexpr void check_rotated() {
   using From = Traits<std::remove_cvref_t<X>>;
   using To = Traits<std::remove_cvref_t<Out>>;
   static_assert(is_scalar<typename From::Scalar>,
-                "attn::Rope: x must hold float, double, long double or floats of 16 bits");
+                "attn::Rope: x must hold float, double, long double or 16-bit floats");
   static_assert(std::is_same_v<computed_t<typename To::Scalar>, computed_t<typename From::Scalar>>,
-                "attn::Rope: out must hold the scalar type of x, or floats of 32 and 16 bits");
-  static_assert((From::kRank == 2 || From::kRank == 4) && From::kRank == To::kRank,
-                "attn::Rope: x must be (len, head_dim) or (batch, heads, len, head_dim), and out as x");
+                "attn::Rope: out must have the scalar type of x (float and 16-bit floats may be mixed)");
+  static_assert(
+      (From::kRank == 2 || From::kRank == 4) && From::kRank == To::kRank,
+      "attn::Rope: x must be (len, head_dim) or (batch, heads, len, head_dim), and out must have the same rank");
   static_assert(!std::is_const_v<std::remove_pointer_t<decltype(view(std::declval<Out&>()).data())>>,
-                "attn::Rope: what is turned in place, or out, must be writable, this is const");
+                "attn::Rope: the tensor to write (out, or x if rotated in place) must not be const");
 }
 
 }  // namespace ATTN_BUILT_FOR
@@ -36,42 +37,42 @@ constexpr void check_turned() {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Rotary position embedding (Su et al. 2021, eq. 34). The features of a head are taken in pairs, and pair i of a token
-/// is turned by the angle position * frequency(i). The product of a query with a key then depends on their distance.
-/// Queries and keys are turned, values are not.
+/// Rotary position embedding (Su et al. 2021, eq. 34). The features of a head form pairs, and pair i of a token is
+/// rotated by the angle position * frequency(i). The dot product of a query and a key then depends on their positions
+/// only through their distance. Queries and keys are rotated; values are not.
 ///
 ///     const attn::Rope rope({.head_dim = 64});
 ///     rope.rotate(q, position);  // in place; the rows of q are tokens at position, position + 1, ...
 ///     rope.rotate(k, position);
 ///
-/// A Rope is immutable, and concurrent calls are safe. Each call allocates a few numbers for each pair. Angles are
-/// computed in double and rounded once, and cos and sin are not rounded further; frameworks that compute angles in
-/// float differ by that.
+/// A Rope is immutable, and concurrent calls are safe. Each call allocates a few values per pair. Angles, cos and sin
+/// are computed in double, and cos and sin are rounded once; results of frameworks that compute angles in float differ
+/// by rounding.
 class Rope {
  public:
-  /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
+  /// @throws std::invalid_argument for invalid sizes or numbers; the message gives them.
   explicit Rope(const RopeConfig& config) : config_(config) {
     detail::require(config.scaling != RopeScaling::longrope,
-                    "Rope: longrope needs factors, rotary_dim / 2 of them, as a second argument");
+                    "Rope: longrope needs rotary_dim / 2 factors as the second argument");
     begin();
   }
 
-  /// A Rope with a number of yours for each pair, rotary_dim / 2 of them. With `longrope` they are the factors that
-  /// frequencies are divided by: those for short or for long texts, whichever the text is. Otherwise they are the
-  /// frequencies themselves, for other scalings, or for a model that comes with its own.
-  /// @throws std::invalid_argument as above, and if their number is another, one is not finite, a factor is not
-  /// positive, or config.scaling is another.
+  /// Creates a Rope from one number per pair, rotary_dim / 2 in total. With `longrope` they are the factors by which
+  /// frequencies are divided: the model's factors for short or for long sequences, depending on the length. With `none`
+  /// they are the frequencies themselves, for a scaling that RopeScaling lacks or a model that has its own frequencies.
+  /// @throws std::invalid_argument as above, and if there are not rotary_dim / 2 numbers, one is not finite, a factor
+  /// is not positive, or config.scaling is neither `longrope` nor `none`.
   Rope(const RopeConfig& config, std::span<const double> numbers) : config_(config) {
     const bool divides = config.scaling == RopeScaling::longrope;
     begin();
     detail::require(divides || config_.scaling == RopeScaling::none,
-                    "Rope: frequencies that are given cannot be scaled as well");
+                    "Rope: explicit frequencies cannot be combined with a scaling");
     const char* const what = divides ? "factor" : "frequency";
-    detail::require(numbers.size() == frequencies_.size(), "Rope: ", numbers.size(),
+    detail::require(numbers.size() == frequencies_.size(), "Rope: got ", numbers.size(),
                     divides ? " factors" : " frequencies", " for ", frequencies_.size(), " pairs");
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      detail::require(std::isfinite(numbers[i]), "Rope: ", what, " ", i, " is ", numbers[i], ", it must be finite");
-      detail::require(!divides || numbers[i] > 0, "Rope: factor ", i, " is ", numbers[i], ", it must be positive");
+      detail::require(std::isfinite(numbers[i]), "Rope: ", what, " ", i, " must be finite, but is ", numbers[i]);
+      detail::require(!divides || numbers[i] > 0, "Rope: factor ", i, " must be positive, but is ", numbers[i]);
       frequencies_[i] = divides ? frequencies_[i] / numbers[i] : numbers[i];
     }
   }
@@ -79,10 +80,10 @@ class Rope {
   /// The configuration, with the defaults filled in.
   const RopeConfig& config() const { return config_; }
 
-  /// Radians per position, one for each pair: rotary_dim / 2 of them, descending.
+  /// Radians per position, one for each pair: rotary_dim / 2 of them, descending unless given to the constructor.
   std::span<const double> frequencies() const { return frequencies_; }
 
-  /// The factor of cos and sin: 1, except for yarn and longrope.
+  /// The factor by which cos and sin are multiplied: 1, except for yarn and longrope.
   double attention_factor() const {
     const bool is_yarn = config_.scaling == RopeScaling::yarn;
     if (!is_yarn && config_.scaling != RopeScaling::longrope) return 1;
@@ -92,38 +93,38 @@ class Rope {
     return is_yarn ? 0.1 * octaves + 1 : std::sqrt(1 + octaves / std::log(static_cast<double>(config_.trained_length)));
   }
 
-  /// Whether both turn everything by the same angles, bit for bit.
+  /// Whether both rotate by the same angles, bit for bit.
   friend bool operator==(const Rope& a, const Rope& b) {
     return a.config_.head_dim == b.config_.head_dim && a.config_.rotary_dim == b.config_.rotary_dim &&
            a.config_.pairs == b.config_.pairs && a.attention_factor() == b.attention_factor() &&
            a.frequencies_ == b.frequencies_;
   }
 
-  /// Turns x in place: a matrix (len, head_dim), or a tensor or view (batch, heads, len, head_dim), of any scalar and
-  /// strides. Token i is at position first + i. Angles are computed in double or more. Cost: rotary_dim / 2 sines and
-  /// cosines for each token, and one pass over x.
-  /// @throws std::invalid_argument if x has another head_dim; nothing is written then.
+  /// Rotates x in place: a matrix (len, head_dim), or a tensor or view (batch, heads, len, head_dim), of any scalar
+  /// type and strides. Token i is at position first + i. Angles are computed in double or more. Cost: rotary_dim / 2
+  /// sines and cosines per token, and one pass over x.
+  /// @throws std::invalid_argument if x has a different head_dim, before anything is written.
   template <class X>
   void rotate(X&& x, Index first = 0) const {
     rotate_into(x, x, first);
   }
 
-  /// As above, with a position for each token: `len` of them, or batch * len with those of the first batch element
-  /// first.
+  /// As above, with a position for each token: `len` positions for all batch elements, or batch * len in the order of
+  /// batch elements.
   template <class X>
   void rotate(X&& x, std::span<const Index> positions) const {
     rotate_into(x, x, positions);
   }
 
-  /// Turns the gradient with respect to rotate()'s result into the gradient with respect to its x: turns it back, and
-  /// multiplies it by attention_factor() as rotate() does.
+  /// Converts the gradient with respect to rotate()'s result into the gradient with respect to its x: rotates it back,
+  /// and multiplies it by attention_factor() as rotate() does.
   template <class X>
   void rotate_gradient(X&& x, Index first = 0) const {
     rotate_all(x, x, [first](Index, Index token) { return -(first + token); });
   }
 
-  /// rotate() into `out`, which has the shape and the scalar type of x; floats of 32 and 16 bits may be mixed. `out`
-  /// may be x itself, but must not overlap it otherwise.
+  /// Writes the result of rotate() to `out`, which has the shape and the scalar type of x; 32-bit and 16-bit floats may
+  /// be mixed. `out` may be x itself, but must not overlap it otherwise.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, Index first) const {
     rotate_all(out, x, [first](Index, Index token) { return first + token; });
@@ -133,8 +134,8 @@ class Rope {
   void rotate_into(Out&& out, const X& x, std::span<const Index> positions) const {
     const auto shape = detail::as_rank4(view(x)).shape();
     const Index given = static_cast<Index>(positions.size()), len = shape[2];
-    detail::require(given == len || given == shape[0] * len, "Rope: ", given, " positions for ", shape[0],
-                    " batch elements of ", len, " tokens; give one for each token, of one batch element or of all");
+    detail::require(given == len || given == shape[0] * len, "Rope: got ", given, " positions for ", shape[0],
+                    " batch elements of ", len, " tokens; give one per token, for one batch element or for all");
     const Index step = given == len ? 0 : len;
     rotate_all(out, x,
                [=](Index batch, Index token) { return positions[static_cast<std::size_t>(batch * step + token)]; });
@@ -144,12 +145,12 @@ class Rope {
   template <class Out, class X, class PositionOf>
   void rotate_all(Out&& out, const X& x, const PositionOf& position_of) const {
     using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
-    detail::check_turned<X, Out>();
+    detail::check_rotated<X, Out>();
     const detail::DTypeView<const T> from = detail::as_rank4(view(x));
     const detail::DTypeView<T> to = detail::as_rank4(view(out));
-    detail::require(from.dim(3) == config_.head_dim, "Rope: made for a head_dim of ", config_.head_dim,
-                    ", x has shape ", from.shape());
-    detail::check_written<4>(to, from.shape(), "Rope: what is turned", "x has it");
+    detail::require(from.dim(3) == config_.head_dim, "Rope: head_dim is ", config_.head_dim, ", but x has shape ",
+                    from.shape());
+    detail::check_written<4>(to, from.shape(), "Rope: the output", "(batch, heads, len, head_dim)");
     detail::Rotation<T> rotation(config_.pairs, config_.rotary_dim);
     std::optional<Index> known;  // the position whose angles `rotation` holds
     for (Index token = 0; token < from.dim(2); ++token)
@@ -158,7 +159,7 @@ class Rope {
         if (position != known) rotation.set_angles(frequencies_, position, attention_factor());
         known = position;
         for (Index head = 0; head < from.dim(1); ++head)
-          rotation.turn(from.rows(batch, head, token), to.rows(batch, head, token), config_.head_dim);
+          rotation.rotate(from.rows(batch, head, token), to.rows(batch, head, token), config_.head_dim);
       }
   }
 
@@ -168,35 +169,36 @@ class Rope {
     for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(frequencies.of(i));
   }
 
-  // The frequencies stand first: assignment copies them first, and if that throws, config_ has not changed.
+  // The frequencies are declared first: assignment copies them first, and if that throws, config_ is unchanged.
   std::vector<double> frequencies_;
   RopeConfig config_;
 };
 
-/// Turns x in place by given angles, one for each pair. cos and sin are (len, rotary_dim / 2), for all batch elements,
-/// or (batch, len, rotary_dim / 2), in the type that x is computed in, which is float for 16 bits. (Hugging Face's
-/// tables have each angle twice: take the first half of a row.) Everything else is as for Rope::rotate().
+/// Rotates x in place by given angles, one for each pair. cos and sin are (len, rotary_dim / 2), for all batch
+/// elements, or (batch, len, rotary_dim / 2), in the type that x is computed in, which is float for 16-bit types.
+/// (Hugging Face's tables have each angle twice: take the first half of a row.) Everything else is as for
+/// Rope::rotate().
 template <class X, class Cos, class Sin>
 void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePairs::halves) {
   constexpr int kRank = detail::Traits<Cos>::kRank;
   static_assert(kRank == 2 || kRank == 3, "attn::rotate_by: cos and sin must be (len, pairs) or (batch, len, pairs)");
   static_assert(detail::Traits<Sin>::kRank == kRank, "attn::rotate_by: cos and sin must have the same rank");
-  detail::check_turned<X, X>();
+  detail::check_rotated<X, X>();
   using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
   static_assert(std::is_same_v<typename detail::Traits<Cos>::Scalar, T> &&
                     std::is_same_v<typename detail::Traits<Sin>::Scalar, T>,
-                "attn::rotate_by: cos and sin must hold the scalar that x is computed with");
+                "attn::rotate_by: cos and sin must have the scalar type of x (float for 16-bit x)");
   const auto cos_of = view(cos);
   const auto sin_of = view(sin);
   const detail::DTypeView<T> to = detail::as_rank4(view(x));
   const Index batch = to.dim(0), len = to.dim(2), dim = to.dim(3), rotary = 2 * cos_of.dim(kRank - 1);
-  detail::require(sin_of.shape() == cos_of.shape(), "rotate_by: cos has shape ", cos_of.shape(), ", sin ",
+  detail::require(sin_of.shape() == cos_of.shape(), "rotate_by: cos has shape ", cos_of.shape(), ", but sin has shape ",
                   sin_of.shape());
   detail::require(rotary <= dim, "rotate_by: cos has shape ", cos_of.shape(), ", angles for ", rotary,
-                  " features, x has ", dim, "; there must be one angle for each pair");
+                  " features, but x has ", dim, "; each pair of features takes one angle");
   detail::require(cos_of.dim(kRank - 2) == len && (kRank == 2 || cos_of.dim(0) == batch), "rotate_by: cos has shape ",
-                  cos_of.shape(), ", x ", to.shape());
-  detail::check_written<4>(to, to.shape(), "rotate_by: x", "itself");
+                  cos_of.shape(), ", which does not fit x of shape ", to.shape());
+  detail::check_written<4>(to, to.shape(), "rotate_by: x", "(batch, heads, len, dim)");
   detail::Rotation<T> rotation(pairs, rotary);
   for (Index b = 0; b < batch; ++b)
     for (Index token = 0; token < len; ++token) {
@@ -208,7 +210,7 @@ void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePair
       });
       for (Index head = 0; head < to.dim(1); ++head) {
         const detail::RowsToWrite row = to.rows(b, head, token);
-        rotation.turn(row, row, dim);
+        rotation.rotate(row, row, dim);
       }
     }
 }
@@ -218,7 +220,7 @@ void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePair
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The angles of `tokens` tokens, the first of them at position `first`; empty without a rope.
+/// The rotation of `tokens` tokens from position `first` on; empty without a rope.
 template <class T>
 Rotation<T> rotation_of(const Rope* rope, Index first, Index tokens) {
   if (rope == nullptr) return Rotation<T>(RopePairs::halves, 0, 0);

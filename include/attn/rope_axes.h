@@ -1,4 +1,4 @@
-// Rotary position embedding with several positions for each token: images, films, and texts with both.
+// Rotary position embedding with several positions for each token, for images, video, and text that contains them.
 #pragma once
 
 #include <span>
@@ -9,26 +9,26 @@
 
 namespace attn {
 
-/// Which pairs of features are turned by which position of a token.
+/// The configuration of a RopeAxes: which position of a token rotates which pairs of features.
 struct RopeAxesConfig {
-  Index head_dim = 0;     ///< features of a head
-  Indices sections = {};  ///< pairs that each axis turns, 2 * their sum features; the others are left alone
+  Index head_dim = 0;                   ///< features of a head
+  Indices sections = {};                ///< pairs that each axis rotates; features beyond 2 * their sum are left alone
   RopePairs pairs = RopePairs::halves;  ///< which features make a pair
-  double base = 10000;                  ///< frequencies go from 1 down to 1 / base
-  /// Whether each axis has frequencies of its own, base^(-i / section) for its pair i, as in vision transformers. If
-  /// not, pair i of all pairs has base^(-i / sum of sections), whatever its axis, as in M-RoPE: a token whose positions
-  /// are all the same is turned as by Rope.
+  double base = 10000;                  ///< frequencies fall from 1 towards 1 / base
+  /// Whether each axis has its own frequencies, base^(-i / section) for its pair i, as in vision transformers. If not,
+  /// pair i of all pairs has base^(-i / sum of sections), whatever its axis, as in M-RoPE: a token whose positions are
+  /// all equal is rotated as by Rope.
   bool own_frequencies = true;
-  /// Whether neighbouring pairs belong to different axes, in turn, as long as a section lasts. If not, each section is
-  /// one piece.
+  /// Whether successive pairs cycle through the axes, skipping those whose section is used up. If not, each section is
+  /// contiguous.
   bool interleaved = false;
 };
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Rotary position embedding of tokens that have several positions. Axial, for images: the row of a token turns half of
-/// the pairs, its column the other half (Heo et al. 2024, section 3.2; Fang et al. 2023). M-RoPE, for texts with
-/// images: time, row and column (Wang et al. 2024, "Qwen2-VL", section 2.1), in sections or interleaved.
+/// Rotary position embedding of tokens that have several positions. Axial RoPE, for images: the row of a token rotates
+/// half of the pairs, and its column the other half (Heo et al. 2024, section 3.2; Fang et al. 2023). M-RoPE, for text
+/// with images: time, row and column (Wang et al. 2024, "Qwen2-VL", section 2.1), in sections or interleaved.
 ///
 ///     const attn::RopeAxes axial({.head_dim = 64, .sections = {16, 16}});
 ///     axial.rotate(q, attn::grid_positions({rows, columns}));
@@ -37,23 +37,23 @@ inline namespace ATTN_BUILT_FOR {
 /// A RopeAxes is immutable, and concurrent calls are safe. Angles are computed in double or more.
 class RopeAxes {
  public:
-  /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
+  /// @throws std::invalid_argument for invalid sizes or numbers; the message gives them.
   explicit RopeAxes(const RopeAxesConfig& config) : config_(config) {
     const std::span<const Index> sections = config.sections.values;
     Index all = 0;
     for (std::size_t a = 0; a < sections.size(); ++a) {
-      detail::require(sections[a] > 0 && sections[a] <= config.head_dim, "RopeAxes: section ", a, " has ", sections[a],
-                      " pairs of ", config.head_dim, " features; it must have some, and no more than there are");
+      detail::require(sections[a] > 0 && sections[a] <= config.head_dim, "RopeAxes: sections[", a,
+                      "] must be in 1..head_dim / 2, but is ", sections[a], "; head_dim is ", config.head_dim);
       all += sections[a];
     }
     detail::require(!sections.empty() && 2 * all <= config.head_dim, "RopeAxes: ", sections.size(), " sections have ",
-                    all, " pairs, a head has ", config.head_dim,
-                    " features; there must be one for each feature of them");
-    detail::require(config.base > 1 && std::isfinite(config.base), "RopeAxes: base is ", config.base,
-                    ", it must be more than 1");
+                    all, " pairs, and head_dim is ", config.head_dim,
+                    "; give at least one section, and at most head_dim / 2 pairs in all");
+    detail::require(config.base > 1 && std::isfinite(config.base),
+                    "RopeAxes: base must be finite and greater than 1, but is ", config.base);
     std::vector<Index> left(sections.begin(), sections.end());
     for (Index pair = 0, axis = 0; pair < all; ++pair) {
-      // The next axis that has pairs left: in turn, or when a section is full.
+      // Skips axes whose section is full. Sections are filled one after another, or in turn if `interleaved`.
       while (left[at(axis)] == 0) axis = (axis + 1) % axes();
       const Index of = config.own_frequencies ? sections[at(axis)] : all,
                   number = config.own_frequencies ? sections[at(axis)] - left[at(axis)] : pair;
@@ -65,37 +65,38 @@ class RopeAxes {
 
   /// The configuration.
   const RopeAxesConfig& config() const { return config_; }
-  /// How many positions a token has.
+  /// The number of positions of a token.
   Index axes() const { return static_cast<Index>(config_.sections.values.size()); }
 
-  /// A pair of features: the axis whose position turns it, and by how many radians per position.
+  /// A pair of features: the axis whose position rotates it, and its frequency.
   struct Pair {
-    Index axis;        ///< the axis whose position turns it
+    Index axis;        ///< the axis whose position rotates it
     double frequency;  ///< radians per position
   };
-  /// All pairs that are turned, in the order of features.
+  /// All pairs that are rotated, in the order of features.
   std::span<const Pair> pairs() const { return pairs_; }
 
-  /// Turns x in place: (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides. `positions` is
-  /// anything attn::view takes, of integers: (axes, len) for all batch elements, or (axes, batch, len). Takes memory
-  /// for a cosine and a sine for each pair of each token.
-  /// @throws std::invalid_argument if sizes disagree; nothing is written then.
+  /// Rotates x in place: (len, head_dim) or (batch, heads, len, head_dim), of any scalar type and strides. `positions`
+  /// is anything attn::view takes, of integers: (axes, len) for all batch elements, or (axes, batch, len). Allocates a
+  /// cosine and a sine for each pair of each token.
+  /// @throws std::invalid_argument if sizes disagree, before anything is written.
   template <class X, class Positions>
   void rotate(X&& x, const Positions& positions) const {
-    turn(x, positions, 1);
+    apply(x, positions, 1);
   }
 
-  /// Turns the gradient with respect to rotate()'s result back: it becomes the gradient with respect to its x.
+  /// Converts the gradient with respect to rotate()'s result into the gradient with respect to its x, by rotating it
+  /// back.
   template <class X, class Positions>
   void rotate_gradient(X&& x, const Positions& positions) const {
-    turn(x, positions, -1);
+    apply(x, positions, -1);
   }
 
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
   template <class X, class Positions>
-  void turn(X&& x, const Positions& given, double direction) const {
+  void apply(X&& x, const Positions& given, double direction) const {
     using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
     using Real = std::common_type_t<T, double>;
     const auto positions = view(given);
@@ -105,11 +106,11 @@ class RopeAxes {
     static_assert(kRank == 2 || kRank == 3, "attn::RopeAxes: positions must be (axes, len) or (axes, batch, len)");
     const auto shape = detail::as_rank4(view(x)).shape();
     const Index lists = kRank == 3 ? positions.dim(1) : 1, len = positions.dim(kRank - 1);
-    detail::require(shape[3] == config_.head_dim, "RopeAxes: made for a head_dim of ", config_.head_dim,
-                    ", x has shape ", shape);
+    detail::require(shape[3] == config_.head_dim, "RopeAxes: head_dim is ", config_.head_dim, ", but x has shape ",
+                    shape);
     detail::require(positions.dim(0) == axes() && len == shape[2] && (kRank == 2 || lists == shape[0]),
-                    "RopeAxes: positions have shape ", positions.shape(), ", x ", shape, "; there must be ", axes(),
-                    " for each token");
+                    "RopeAxes: positions have shape ", positions.shape(), ", but x has shape ", shape,
+                    "; each token needs ", axes(), " positions");
     Shape<kRank> of_angles = positions.shape();
     std::rotate(of_angles.begin(), of_angles.begin() + 1, of_angles.end());
     of_angles[kRank - 1] = static_cast<Index>(pairs_.size());
@@ -134,7 +135,7 @@ class RopeAxes {
   std::vector<Pair> pairs_;
 };
 
-/// The positions of the tokens of a grid in row-major order, (dimensions, tokens): for {rows, columns}, first the row
+/// Returns the positions of the tokens of a grid in row-major order, (dimensions, tokens): for {rows, columns}, the row
 /// of each token and then its column.
 /// @throws std::invalid_argument for a negative size, or more than 2^36 tokens.
 inline Tensor<Index, 2> grid_positions(const Indices& shape) {
@@ -143,8 +144,8 @@ inline Tensor<Index, 2> grid_positions(const Indices& shape) {
   Index tokens = 1;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
     detail::require(sizes[d] >= 0 && (tokens == 0 || sizes[d] <= kMost / tokens), "grid_positions: dimension ", d,
-                    " has size ", sizes[d], ", behind ", tokens, " tokens; none may be negative, nor all more than ",
-                    kMost);
+                    " has size ", sizes[d], ", and those before it have ", tokens,
+                    " tokens; sizes must not be negative, and their product must be at most ", kMost);
     tokens *= sizes[d];
   }
   const Index axes = static_cast<Index>(sizes.size());

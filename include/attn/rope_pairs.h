@@ -1,13 +1,13 @@
-// Which features a rotary position embedding turns together.
+// Which features a rotary position embedding rotates together.
 #pragma once
 
 namespace attn {
 
-/// Which features of a head are a pair.
+/// Which features of a head form a pair.
 enum class RopePairs {
-  /// i and rotary_dim / 2 + i, as in GPT-NeoX and in most of Hugging Face's checkpoints, Llama's among them.
+  /// i and rotary_dim / 2 + i, as in GPT-NeoX and in most of Hugging Face's checkpoints, including Llama's.
   halves,
-  /// 2i and 2i + 1, as in the paper, in GPT-J, in Meta's own checkpoints, and in llama.cpp's files of Llama.
+  /// 2i and 2i + 1, as in the paper, in GPT-J, in Meta's own checkpoints, and in llama.cpp's Llama files.
   interleaved,
 };
 

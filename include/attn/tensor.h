@@ -15,13 +15,12 @@
 
 namespace attn {
 
-/// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep; a tensor that was
-/// moved from is empty. A call that rounds its result may leave more digits beside it, which copies take along and
-/// views do not.
+/// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep; a moved-from tensor is
+/// empty. A call that rounds its result may store extra digits with it, which copies keep and views do not.
 /// @throws std::invalid_argument for a negative size.
 template <class T, int Rank>
 class Tensor {
-  static_assert(std::is_trivially_copyable_v<T>, "attn: Tensor holds plain numbers only");
+  static_assert(std::is_trivially_copyable_v<T>, "attn: elements of a Tensor must be trivially copyable");
 
  public:
   using Scalar = T;                   ///< the type of the elements
@@ -30,7 +29,7 @@ class Tensor {
 
   Tensor() = default;
 
-  /// All elements zero.
+  /// Creates a tensor of zeros.
   explicit Tensor(const Shape& shape) : Tensor(uninitialized(shape)) { std::fill_n(data(), size(), T(0)); }
 
   /// A deep copy of any view, row-major and without gaps.
@@ -44,12 +43,12 @@ class Tensor {
 
   /// A deep copy.
   Tensor(const Tensor& other) : Tensor(TensorView<const T, Rank>(other)) { digits_ = other.digits_; }
-  /// Takes the memory of the other, which is empty afterwards.
+  /// Takes the memory of the other tensor, which is empty afterwards.
   Tensor(Tensor&& other) noexcept
       : data_(std::move(other.data_)),
         shape_(std::exchange(other.shape_, Shape{})),
         digits_(std::move(other.digits_)) {}
-  /// Takes a deep copy, or the memory of a temporary.
+  /// Assigns a deep copy, or takes the memory of a temporary.
   Tensor& operator=(Tensor other) noexcept {
     data_ = std::move(other.data_);
     shape_ = other.shape_;
@@ -80,8 +79,8 @@ class Tensor {
   Index size() const { return data_ ? detail::product<Rank>(shape_) : 0; }
   /// @}
 
-  /// A view of all elements. It must not outlive the tensor, so a temporary has none: its view would point to memory
-  /// that is gone. A temporary converts to a view only because it may be passed to a function that takes one.
+  /// A view of all elements. It must not outlive the tensor, so view() of a temporary does not compile. A temporary
+  /// still converts to a view, so that it can be passed to a function that takes one.
   /// @{
   TensorView<T, Rank> view() & { return {data(), shape_}; }
   TensorView<const T, Rank> view() const& { return {data(), shape_}; }
@@ -90,7 +89,7 @@ class Tensor {
   operator TensorView<const T, Rank>() const { return view(); }
   /// @}
 
-  /// Views, as those of TensorView. A temporary has none.
+  /// Views, like those of TensorView. They do not compile for a temporary.
   /// @{
   template <class... I>
   auto reshape(I... sizes) & {
@@ -150,7 +149,7 @@ class Tensor {
   auto matrix(I... leading) {
     return view().matrix(leading...);
   }
-  /// As above, to read.
+  /// As above, read-only.
   template <class... I>
   auto matrix(I... leading) const {
     return view().matrix(leading...);
@@ -187,22 +186,22 @@ constexpr bool is_temporary<const Tensor<T, Rank>> = true;
 
 }  // namespace detail
 
-/// The view of a TensorView is the same view; the view of a Tensor is that of its elements.
+/// Returns the TensorView itself.
 template <class T, int Rank>
 TensorView<T, Rank> view(TensorView<T, Rank> t) {
   return t;
 }
-/// The view of all elements of a Tensor.
+/// Returns a view of all elements of a Tensor.
 template <class T, int Rank>
 TensorView<T, Rank> view(Tensor<T, Rank>& t) {
   return t.view();
 }
-/// The view of all elements of a Tensor, to read.
+/// Returns a view of all elements of a Tensor, read-only.
 template <class T, int Rank>
 TensorView<const T, Rank> view(const Tensor<T, Rank>& t) {
   return t.view();
 }
-/// Not to be called: does not compile, and says that a temporary has no view.
+/// Not to be called: fails to compile, with a message that says why a temporary cannot be viewed.
 template <class T, int Rank>
 auto view(const Tensor<T, Rank>&&) {
   return detail::view_of_temporary<T, Rank>();

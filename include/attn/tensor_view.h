@@ -1,4 +1,4 @@
-// Views of tensors in memory that somebody else owns, and the views that can be made of them.
+// Non-owning views of tensors.
 #pragma once
 
 #include <algorithm>
@@ -18,29 +18,29 @@
 
 namespace attn {
 
-/// Memory of somebody else's, seen as a tensor: a pointer, sizes, and strides in elements. Nothing is owned or copied.
+/// A non-owning view of memory as a tensor: a pointer, sizes, and strides in elements. Nothing is copied.
 ///
-/// Strides are free: 0 repeats an element (broadcast), a negative one walks backwards, the innermost need not be 1.
-/// `TensorView<T, R>` converts to `TensorView<const T, R>`. Constness is that of T, as with std::span.
+/// Strides are arbitrary: 0 repeats an element (broadcast), a negative one goes backwards, and the innermost need not
+/// be 1. `TensorView<T, R>` converts to `TensorView<const T, R>`. Constness is that of T, as with std::span.
 /// @throws std::invalid_argument for a negative size, or null data with a non-zero size.
 template <class T, int Rank>
 class TensorView {
-  static_assert(Rank >= 1, "attn: a TensorView has at least one dimension");
+  static_assert(Rank >= 1, "attn: a TensorView must have at least one dimension");
 
  public:
   using Scalar = std::remove_const_t<T>;  ///< the type of the elements, without const
   static constexpr int kRank = Rank;      ///< the number of dimensions
   using Shape = attn::Shape<Rank>;        ///< sizes or strides of all dimensions
-  /// What matrix() views, without strides.
+  /// The matrix type that matrix() maps.
   using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  /// What matrix() returns.
+  /// The type that matrix() returns.
   using MatrixMap = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>, Eigen::Unaligned,
                                Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
 
   TensorView() = default;
-  // Strides are computed where they stay: copying the small array would have to wait until its numbers are in the
-  // cache.
-  /// Views elements that lie row-major, without gaps.
+  // Strides are computed in the member itself: copying the small array right after its elements are written would stall
+  // on store forwarding.
+  /// Views row-major elements without gaps.
   TensorView(T* data, const Shape& shape)
       : data_(data), shape_(shape), strides_(detail::row_major_strides<Rank>(shape)) {
     check();
@@ -49,14 +49,14 @@ class TensorView {
   TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
     check();
   }
-  /// Not to be called: does not compile, and says that sizes stand in braces.
+  /// Not to be called: fails to compile, with a message that says to pass the sizes in braces.
   template <class Pointer, std::integral... I>
   requires(std::is_pointer_v<Pointer> && sizeof...(I) >= 1) TensorView(Pointer, I...) {
     static_assert(sizeof(Pointer) == 0,
-                  "attn: sizes stand in braces: TensorView<float, 4>(ptr, {batch, heads, len, dim})");
+                  "attn: pass the sizes in braces: TensorView<float, 4>(ptr, {batch, heads, len, dim})");
   }
 
-  /// The same elements, to read.
+  /// A view of the same elements, read-only.
   operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
 
   T* data() const { return data_; }                             ///< the element at index 0 of all dimensions
@@ -64,9 +64,9 @@ class TensorView {
   const Shape& strides() const { return strides_; }             ///< the strides, in elements
   Index dim(int i) const { return shape_[at(i)]; }              ///< the size of a dimension
   Index stride(int i) const { return strides_[at(i)]; }         ///< the stride of a dimension, in elements
-  Index size() const { return detail::product<Rank>(shape_); }  ///< how many elements there are
+  Index size() const { return detail::product<Rank>(shape_); }  ///< the number of elements
 
-  /// Whether the elements lie in row-major order without gaps.
+  /// Whether the elements are in row-major order without gaps.
   bool is_contiguous() const {
     Index step = 1;
     for (int i = Rank; i-- > 0; step *= dim(i))
@@ -75,43 +75,43 @@ class TensorView {
   }
 
 #if defined(__cpp_lib_mdspan)
-  /// The same elements as a std::mdspan. Where the standard library has none (before C++23), make one of data(),
-  /// shape() and strides().
-  /// @throws std::invalid_argument for strides that are not positive: layout_stride knows none.
+  /// Returns the same elements as a std::mdspan. If the standard library has none (before C++23), construct a different
+  /// mdspan, such as Kokkos's, from data(), shape() and strides().
+  /// @throws std::invalid_argument for strides that are not positive, which layout_stride does not support.
   auto to_mdspan() const {
     using Extents = std::dextents<Index, static_cast<std::size_t>(Rank)>;
     Shape steps = strides_;
     for (int i = 0; i < Rank; ++i) {
-      if (size() == 0 || dim(i) == 1) steps[at(i)] = std::max<Index>(steps[at(i)], 1);  // nobody steps
+      if (size() == 0 || dim(i) == 1) steps[at(i)] = std::max<Index>(steps[at(i)], 1);  // this stride is unused
       detail::require(steps[at(i)] > 0, "to_mdspan: the tensor of shape ", shape_, " has strides ", strides_,
-                      ", and those of std::layout_stride are positive; make one of a copy of it");
+                      ", but std::layout_stride needs positive strides; convert a copy of it");
     }
     return std::mdspan<T, Extents, std::layout_stride>(data_, std::layout_stride::mapping<Extents>(shape_, steps));
   }
 #endif
 
-  /// A view of the same memory from element `offset` on, with other sizes and strides.
+  /// Returns a view of the same memory from element `offset` on, with other sizes and strides.
   TensorView part(Index offset, const Shape& shape, const Shape& strides) const {
     return {data_ + offset, shape, strides};
   }
 
   /// The same elements with other sizes, of any rank: `t.reshape(batch, len, heads, dim)`. One size may be -1 and is
   /// then computed from the others. The tensor must be contiguous; a copy, `Tensor<T, Rank>(t)`, always is.
-  /// @throws std::invalid_argument if it is not, or has another number of elements.
+  /// @throws std::invalid_argument if it is not, or if the number of elements differs.
   template <std::convertible_to<Index>... I>
   TensorView<T, static_cast<int>(sizeof...(I))> reshape(I... sizes) const {
     constexpr int rank = static_cast<int>(sizeof...(I));
     detail::require(is_contiguous(), "reshape: the tensor of shape ", shape_, " has strides ", strides_,
-                    ", it is not contiguous; reshape a copy of it");
+                    ", but must be contiguous; reshape a copy of it");
     return {data_, detail::reshaped<rank>({static_cast<Index>(sizes)...}, shape_)};
   }
 
   /// The elements begin .. end - 1 of dimension `d`.
-  /// @throws std::invalid_argument for a dimension or an element that is not there; so do the functions below.
+  /// @throws std::invalid_argument for a dimension or an element out of range. The functions below throw it too.
   TensorView slice(int d, Index begin, Index end) const {
     check_dimension("slice", d, Rank);
-    detail::require(0 <= begin && begin <= end && end <= dim(d), "slice: dimension ", d, " of shape ", shape_, " has ",
-                    dim(d), " elements, asked for are those from ", begin, " to before ", end);
+    detail::require(0 <= begin && begin <= end && end <= dim(d), "slice: the range [", begin, ", ", end,
+                    ") is invalid for dimension ", d, " of shape ", shape_, ", which has ", dim(d), " elements");
     Shape shape = shape_;
     shape[at(d)] = end - begin;
     return part(begin < end ? begin * stride(d) : 0, shape, strides_);
@@ -119,23 +119,23 @@ class TensorView {
 
   /// Element `i` of dimension `d`, without that dimension: `t.select(0, b)` is batch element b, of rank 3.
   TensorView<T, Rank - 1> select(int d, Index i) const {
-    static_assert(Rank >= 2, "attn: select() leaves a dimension less, and there must be one; use t(i)");
+    static_assert(Rank >= 2, "attn: select() removes a dimension, so it needs rank 2 or higher; use t(i)");
     check_dimension("select", d, Rank);
-    detail::require(0 <= i && i < dim(d), "select: dimension ", d, " of shape ", shape_, " has ", dim(d),
-                    " elements, asked for is number ", i);
+    detail::require(0 <= i && i < dim(d), "select: index ", i, " is out of range for dimension ", d, " of shape ",
+                    shape_, ", which has ", dim(d), " elements");
     return without(d, i * stride(d));
   }
 
-  /// The view without dimension `d`, which must have one element.
+  /// The view without dimension `d`, which must have size 1.
   TensorView<T, Rank - 1> squeeze(int d) const {
-    static_assert(Rank >= 2, "attn: squeeze() leaves a dimension less, and there must be one");
+    static_assert(Rank >= 2, "attn: squeeze() removes a dimension, so it needs rank 2 or higher");
     check_dimension("squeeze", d, Rank);
-    detail::require(dim(d) == 1, "squeeze: dimension ", d, " of shape ", shape_, " has ", dim(d),
-                    " elements, only one of 1 can go");
+    detail::require(dim(d) == 1, "squeeze: dimension ", d, " of shape ", shape_, " must have 1 element, but has ",
+                    dim(d));
     return without(d, 0);
   }
 
-  /// The view with one more dimension, of one element, before dimension `d`; d == Rank puts it behind the last one.
+  /// The view with one more dimension, of size 1, before dimension `d`; d == Rank appends it after the last one.
   TensorView<T, Rank + 1> unsqueeze(int d) const {
     check_dimension("unsqueeze", d, Rank + 1);
     attn::Shape<Rank + 1> shape, strides;
@@ -147,7 +147,7 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// The view with two dimensions exchanged.
+  /// The view with two dimensions swapped.
   TensorView transpose(int a, int b) const {
     check_dimension("transpose", a, Rank);
     check_dimension("transpose", b, Rank);
@@ -157,8 +157,8 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// The view with the dimensions in another order: dimension i of the result is dimension number i of the arguments.
-  /// `t.permute(0, 2, 1, 3)` makes (batch, heads, len, dim) of (batch, len, heads, dim).
+  /// The view with the dimensions in a different order: dimension i of the result is the one that argument i names.
+  /// `t.permute(0, 2, 1, 3)` makes (batch, heads, len, dim) from (batch, len, heads, dim).
   template <std::convertible_to<int>... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank)) TensorView permute(I... dimensions)
   const {
@@ -167,7 +167,7 @@ class TensorView {
     for (int i = 0; i < Rank; ++i) {
       const int d = from[at(i)];
       check_dimension("permute", d, Rank);
-      detail::require(seen[at(d)]++ == 0, "permute: dimension ", d, " of shape ", shape_, " is named twice");
+      detail::require(seen[at(d)]++ == 0, "permute: dimension ", d, " of shape ", shape_, " appears twice");
       shape[at(i)] = dim(d);
       strides[at(i)] = stride(d);
     }
@@ -180,7 +180,7 @@ class TensorView {
     return data_[offset(indices...)];
   }
 
-  /// The last two dimensions as an Eigen map, at the given leading indices: `t.matrix(b, h)` of a rank-4 tensor.
+  /// The last two dimensions as an Eigen map, at the given leading indices: `t.matrix(b, h)` for a rank-4 tensor.
   template <class... I>
   requires(Rank >= 2 && sizeof...(I) == static_cast<std::size_t>(Rank - 2)) MatrixMap matrix(I... leading)
   const {
@@ -192,14 +192,15 @@ class TensorView {
  private:
   void check() {
     detail::check_sizes<Rank>(shape_, sizeof(T));
-    detail::require(data_ != nullptr || size() == 0, "null data for a tensor of ", size(), " elements");
-    if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
+    detail::require(data_ != nullptr || size() == 0, "the data pointer of a tensor of ", size(),
+                    " elements must not be null");
+    if (size() == 0) strides_ = {};  // no element to step to, and null pointers must not be advanced
   }
 
   static constexpr std::size_t at(int d) { return static_cast<std::size_t>(d); }
 
   void check_dimension(const char* what, int d, int count) const {
-    detail::require(0 <= d && d < count, what, ": dimension ", d, " is outside 0..", count - 1,
+    detail::require(0 <= d && d < count, what, ": dimension must be in 0..", count - 1, ", but is ", d,
                     "; the tensor has shape ", shape_);
   }
 
@@ -230,49 +231,49 @@ class TensorView {
 
 namespace detail {
 
-/// Says in one sentence what bhsd() and bshd() take.
+/// Fails to compile, with a message that says what bhsd() and bshd() take.
 template <class X>
 auto view_of_no_pointer() {
   static_assert(std::is_pointer_v<X>, "attn: bhsd() and bshd() take a pointer to the first element: x.data(), not x");
   return TensorView<float, 4>();
 }
 
-/// Says in one sentence which sizes bhsd() and bshd() take.
+/// Fails to compile, with a message that says which sizes bhsd() and bshd() take.
 template <class X>
 auto view_of_three_sizes() {
-  static_assert(
-      sizeof(X) == 0,
-      "attn: four sizes follow the pointer, bhsd(ptr, batch, heads, len, dim) or bshd(ptr, batch, len, heads, "
-      "dim); without heads, heads is 1");
+  static_assert(sizeof(X) == 0,
+                "attn: pass four sizes, bhsd(ptr, batch, heads, len, dim) or bshd(ptr, batch, len, heads, dim); for a "
+                "single head, heads is 1");
   return TensorView<float, 4>();
 }
 
 }  // namespace detail
 
-/// The view of memory in the order (batch, heads, len, dim), without gaps. Nothing is copied.
+/// Returns a view of memory in the order (batch, heads, len, dim), without gaps. Nothing is copied.
 template <class T>
 TensorView<T, 4> bhsd(T* data, Index batch, Index heads, Index len, Index dim) {
   return {data, {batch, heads, len, dim}};
 }
 
-/// The view (batch, heads, len, dim) of memory in the order (batch, len, heads, dim), without gaps. Nothing is copied.
+/// Returns a view (batch, heads, len, dim) of memory in the order (batch, len, heads, dim), without gaps. Nothing is
+/// copied.
 template <class T>
 TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
   return TensorView<T, 4>(data, {batch, len, heads, dim}).transpose(1, 2);
 }
 
-/// Not to be called: does not compile, and says that a pointer is wanted.
+/// Not to be called: fails to compile, with a message that says that a pointer is expected.
 template <class X>
 requires(std::is_class_v<X>) auto bhsd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
-/// Not to be called: does not compile, and says that a pointer is wanted.
+/// Not to be called: fails to compile, with a message that says that a pointer is expected.
 template <class X>
 requires(std::is_class_v<X>) auto bshd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
-/// Not to be called: does not compile, and says that a size is missing.
+/// Not to be called: fails to compile, with a message that says that a size is missing.
 template <class X>
 auto bhsd(const X&, Index, Index, Index) {
   return detail::view_of_three_sizes<X>();
 }
-/// Not to be called: does not compile, and says that a size is missing.
+/// Not to be called: fails to compile, with a message that says that a size is missing.
 template <class X>
 auto bshd(const X&, Index, Index, Index) {
   return detail::view_of_three_sizes<X>();

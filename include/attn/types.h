@@ -1,4 +1,4 @@
-// The words that all other headers use: index, position, range, tile, sizes of a call.
+// The types that all other headers use: index, position, range, tile, sizes of a call.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using Index = std::ptrdiff_t;
 /// One (query, key) pair, as a mod sees it.
 ///
 /// `q` and `kv` are absolute: query row i has q = q_offset + i, and key row j has kv = kv_offset + j. `q` may be
-/// negative when there are more queries than keys, and `kv` where kv_offset is. `head` counts query heads.
+/// negative if there are more queries than keys, and `kv` may be if kv_offset is. `head` counts query heads.
 struct Position {
   Index batch = 0;  ///< the batch element, or sequence of a cache
   Index head = 0;   ///< the query head
@@ -27,13 +27,13 @@ struct Position {
 /// A half-open range of positions, [begin, end). Empty when end <= begin.
 struct Range {
   Index begin = 0;  ///< the first position
-  Index end = 0;    ///< one behind the last position
+  Index end = 0;    ///< one past the last position
 
-  /// How many positions there are; 0 if the range is empty.
+  /// The number of positions; 0 if the range is empty.
   constexpr Index size() const { return std::max<Index>(end - begin, 0); }
-  /// Whether there are none.
+  /// Whether the range has no positions.
   constexpr bool empty() const { return end <= begin; }
-  /// Whether both have the same ends; two empty ranges may differ.
+  /// Whether both have the same bounds; two empty ranges may differ.
   friend constexpr bool operator==(const Range&, const Range&) = default;
 };
 
@@ -51,7 +51,7 @@ struct Tile {
 /// How many pairs of a tile a mask keeps. `some` is always a correct answer; the others save work.
 enum class Coverage : unsigned char { none, some, all };
 
-/// The sizes and numbers of one call, after all checks. Mods that need them are made by `bind_mod`.
+/// The sizes and parameters of one call, after all checks. Mods that need them are made by `bind_mod`.
 struct Problem {
   Index batch = 1;        ///< batch elements
   Index heads = 1;        ///< heads of the query
@@ -63,19 +63,20 @@ struct Problem {
   long double scale = 1;  ///< multiplies query * key
   Index q_offset = 0;     ///< absolute position of query row 0
   Index kv_offset = 0;    ///< absolute position of key row 0
-  /// Whether kv_offset was given, so that the keys may be a part of more. What mods hold of keys is then for all keys.
+  /// Whether kv_offset was given, so that the keys may be a part of a longer sequence. Data that mods hold for keys
+  /// then refers to all keys.
   bool has_part_of_keys = false;
-  /// Where each batch element has its own q_len, kv_len and q_offset (a cache, or q_offsets): the batch element that
-  /// these belong to. Mods made for this problem are asked about that batch element only. Otherwise empty.
+  /// The batch element that q_len, kv_len and q_offset belong to, if each has its own (a cache, or q_offsets);
+  /// otherwise empty. Mods made for this problem see only that batch element.
   std::optional<Index> sequence = std::nullopt;
-  /// Where each batch element has its own q_offset: the absolute positions of query row 0, one for each. Mods never see
-  /// it, because bind_mod() makes them once for each batch element, with that element's q_offset.
+  /// The absolute positions of query row 0, one for each batch element, if each has its own q_offset; otherwise empty.
+  /// Mods never see it, because bind_mod() makes them once for each batch element, with that element's q_offset.
   std::span<const Index> q_offsets = {};
-  /// Where weights are sigmoids of scores and not their softmax: what is added to the scores; see Normaliser.
+  /// The bias that is added to the scores, if weights are their sigmoids and not their softmax; see Normaliser.
   std::optional<double> sigmoid_bias = std::nullopt;
 
-  /// Whether the rope of a cache or of a layer turns queries and keys by their rows. A mod that gives tokens other
-  /// positions than those of their rows must refuse the call.
+  /// Whether the rope of a cache or of a layer rotates queries and keys by their rows. A mod that gives tokens
+  /// positions other than those of their rows must reject the call.
   bool has_rope = false;
 
   /// The absolute position of query row 0 of a batch element.
@@ -86,10 +87,10 @@ struct Problem {
   /// The absolute positions of the keys.
   constexpr Range keys() const { return {kv_offset, kv_offset + kv_len}; }
 
-  /// The row of keys at the position of query row 0 of a batch element. There may be no such row.
+  /// The row of keys at the position of query row 0 of a batch element. It may be out of range.
   constexpr Index first_query_among_keys(Index batch_element) const { return first_query(batch_element) - kv_offset; }
 
-  /// Which key and value head serves a query head: neighbours share one.
+  /// The key and value head that a query head uses; consecutive query heads share one.
   constexpr Index kv_head(Index head) const { return heads == kv_heads ? head : head / (heads / kv_heads); }
 };
 

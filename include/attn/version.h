@@ -1,9 +1,9 @@
-// The version of the library, the only place where it is written.
+// The version of the library, which is defined only here.
 #pragma once
 
-/// Grows when programs must change.
+/// Incremented for breaking changes.
 #define ATTN_VERSION_MAJOR 0
-/// Grows with features; before 1.0 it may change the interface.
+/// Incremented for features; before 1.0, also for breaking changes.
 #define ATTN_VERSION_MINOR 1
-/// Grows with corrections.
+/// Incremented for fixes.
 #define ATTN_VERSION_PATCH 0

@@ -1,5 +1,5 @@
-// Gradients of additive attention: the definition against central differences of the tests' own oracle, the tiled pass
-// against the definition in long double.
+// Gradients of additive attention: the definition is compared with central differences of the tests' own oracle, the
+// tiled pass with the definition in long double.
 #include "additive_case.h"
 #include "support/erased_rows.h"
 #include "support/executors.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-TEST(AdditiveBackward, DefinitionIsWhatCentralDifferencesSay) {
+TEST(AdditiveBackward, DefinitionAgreesWithCentralDifferences) {
   Random random(1);
   for (int round = 0; round < 6; ++round) {
     const Index kv_heads = random.integer(1, 2);
@@ -23,7 +23,7 @@ TEST(AdditiveBackward, DefinitionIsWhatCentralDifferencesSay) {
       ASSERT_EQ(numbers.size(), got.size()) << what;
       for (std::size_t i = 0; i < numbers.size(); ++i) {
         const double before = numbers[i], step = 0x1p-14;
-        // Differences of fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12 h.
+        // Fourth-order central differences: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12 h.
         const auto at = [&](double x) {
           numbers[i] = before + x;
           return c.loss(meaning);
@@ -43,8 +43,7 @@ TEST(AdditiveBackward, DefinitionIsWhatCentralDifferencesSay) {
   }
 }
 
-/// By hand: one query, two keys, one feature. The scores are w tanh(k_j) = ln 3, 0, so that the weights are 3/4 and
-/// 1/4.
+/// By hand: one query, two keys, one feature. The scores are w tanh(k_j) = ln 3 and 0, so the weights are 3/4 and 1/4.
 TEST(AdditiveBackward, GradientsByHand) {
   const double half = std::log(3.0) / 2, w = 2 * std::log(3.0);
   const Eigen::MatrixXd q{{0.0}}, k{{half}, {0.0}}, v{{8.0}, {0.0}}, grad_out{{1.0}}, one{{1.0}};
@@ -67,8 +66,8 @@ TEST(AdditiveBackward, GradientsByHand) {
   check(additive_attention_backward(grad_out, q, k, v, score, r));
 }
 
-/// What sums over pairs may lose of what is rounded to 16 bits on the way: the tiled pass forms the mean of each row's
-/// gradients from the output, which is off by half an eps of it.
+/// Allowed error of sums over pairs due to intermediate rounding to 16 bits: the tiled pass computes the mean of each
+/// row's gradients from the output, whose rounding error is half an eps of the output.
 template <class T>
 Real loss_of_rounding(const AdditiveCase& c) {
   const auto largest = [](const std::vector<double>& x) {
@@ -91,7 +90,7 @@ void expect_close(const AdditiveCase& c, Real largest_score, const std::string& 
     Real largest = 1;
     for (const auto x : want) largest = std::max(largest, std::abs(static_cast<Real>(x)));
     const std::vector<Real> reals(want.begin(), want.end());
-    // The weights come from lse, whose rounding adds a few eps of the scores.
+    // The weights are computed from lse, whose rounding adds an error of a few eps of the scores.
     const Real eps = Errors<T>::kEps * (16 + 4 * largest_score) + 2 * Errors<T>::kNarrowEps;
     EXPECT_LE(largest_error(reals, member(got)),
               2 * largest_error(reals, member(naive)) + eps * largest + loss_of_rounding<T>(c))
@@ -132,7 +131,7 @@ TEST(AdditiveBackward, SweepFloat) { sweep<float>(2); }
 TEST(AdditiveBackward, SweepDouble) { sweep<double>(3); }
 TEST(AdditiveBackward, SweepBfloat16) { sweep<Eigen::bfloat16>(3); }
 
-TEST(AdditiveBackward, SigmoidsOfAdditiveScores) {
+TEST(AdditiveBackward, SigmoidWeights) {
   Random random(7);
   for (Index q_len : {1, 3, 50}) {
     AdditiveCase c({2, 4, 2, q_len, 2100, 4, 3}, 5, 7, random);
@@ -157,7 +156,7 @@ TEST(AdditiveBackward, SigmoidsOfAdditiveScores) {
   }
 }
 
-TEST(AdditiveBackward, ThreadsChangeNoBit) {
+TEST(AdditiveBackward, ThreadsDoNotChangeResults) {
   Random random(4);
   for (Index heads : {1, 4}) {
     const AdditiveCase c({2, heads, heads == 1 ? 1 : 2, 300, 600, 4, 3}, 5, 6, random);
@@ -170,7 +169,7 @@ TEST(AdditiveBackward, ThreadsChangeNoBit) {
   }
 }
 
-TEST(AdditiveBackward, PoisonBehindAMaskReachesNoGradient) {
+TEST(AdditiveBackward, MaskedNaNReachesNoGradient) {
   Random random(5);
   for (Index q_len : {1, 60}) {
     // No query sees key 3 or 70, and no key sees query 0.
@@ -200,7 +199,7 @@ TEST(AdditiveBackward, PoisonBehindAMaskReachesNoGradient) {
   }
 }
 
-TEST(AdditiveBackward, IntoMemoryOfTheCallersAddsToParametersAlone) {
+TEST(AdditiveBackward, IntoAccumulatesOnlyParameterGradients) {
   Random random(6);
   const AdditiveCase c({2, 4, 2, 20, 30, 4, 3}, 5, 7, random);
   AdditiveArguments<double> a(c.model);

@@ -1,4 +1,4 @@
-// A call of additive attention whose gradients are compared, on both backward paths.
+// An additive attention call whose gradients are compared on both backward paths.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace attn::test {
 
-/// AdditiveGradients gradients of a call, row by row.
+/// Gradients of an additive attention call, row-major.
 template <class T>
 struct AdditiveGradients {
   std::vector<T> query, key, value;
@@ -53,7 +53,7 @@ struct AdditiveGradients {
   }
 };
 
-/// A call and the gradients that come into it.
+/// A call and the gradients of its results.
 struct AdditiveCase {
   AdditiveModel model;
   Numbers numbers;
@@ -68,7 +68,7 @@ struct AdditiveCase {
     if (random.chance(0.5)) std::fill(grad_lse.begin(), grad_lse.end(), 0.0);
   }
 
-  /// What the gradients are those of, by the oracle.
+  /// The oracle's value of the loss that is differentiated.
   Real loss(const Meaning& meaning) const {
     const Truth t = model.truth(meaning, numbers);
     Real sum = 0;

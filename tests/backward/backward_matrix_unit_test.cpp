@@ -1,4 +1,4 @@
-// The backward pass on the matrix unit: which calls it serves, and what it needs. Its numbers are in the sweep.
+// The backward pass on the matrix unit: which calls use it, and its workspace. The sweep tests its results.
 #include "attn/attn.h"
 #include "support/executors.h"
 #include "support/gradient_oracle.h"
@@ -25,13 +25,13 @@ bool same(const Tensor<T, 4>& a, const Tensor<T, 4>& b) {
 class BackwardMatrixUnit : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!available(Isa::amx)) GTEST_SKIP() << "no matrix unit here, nor one in software";
+    if (!available(Isa::amx)) GTEST_SKIP() << "this machine has no matrix unit, and none is emulated";
   }
 
   Tensor<bfloat16, 4> q = drawn<bfloat16>({2, 4, 70, 64}, 1), k = drawn<bfloat16>({2, 2, 100, 64}, 2),
                       v = drawn<bfloat16>({2, 2, 100, 40}, 3), g = drawn<bfloat16>({2, 4, 70, 40}, 4);
 
-  /// Do the matrix unit and vectors give other bits? Both start from the result of vectors.
+  /// Whether gradients on the matrix unit and on AVX-512 differ in any bit. Both start from the AVX-512 forward result.
   template <class G, class M = Mods<>>
   bool is_used(const G& grad_out, const M& mods = {}, Options options = {}) const {
     Options vectors = options;
@@ -45,20 +45,21 @@ class BackwardMatrixUnit : public ::testing::Test {
   }
 };
 
-TEST_F(BackwardMatrixUnit, ServesBf16) {
+TEST_F(BackwardMatrixUnit, IsUsedForBf16) {
   EXPECT_TRUE(is_used(g));
   EXPECT_TRUE(is_used(g, causal() | dropout(0.2, 1)));
 }
 
-TEST_F(BackwardMatrixUnit, LeavesOtherNumbersAlone) {
+TEST_F(BackwardMatrixUnit, IsNotUsedForFloatGradientsOrNegativeScales) {
   const auto floats = drawn<float>(g.shape(), 4);
   EXPECT_FALSE(is_used(floats));
   EXPECT_TRUE(is_used(floats, Mods<>(), {.compute = Compute::bf16}));
   EXPECT_FALSE(is_used(g, Mods<>(), {.scale = -0.1}));
 }
 
-// Sums of products may overflow on the way where exact ones do not, and what is not finite must be selected.
-TEST_F(BackwardMatrixUnit, LeavesLongRowsAlone) {
+// Partial sums of products could overflow where the exact sum does not, and non-finite elements need masking by
+// selection.
+TEST_F(BackwardMatrixUnit, IsNotUsedForHugeOrNonFiniteRows) {
   for (auto* tensor : {&q, &k, &v, &g})
     for (const float x : {0x1p31f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       bfloat16& number = tensor->data()[tensor->size() - 1];
@@ -70,7 +71,7 @@ TEST_F(BackwardMatrixUnit, LeavesLongRowsAlone) {
     }
 }
 
-TEST_F(BackwardMatrixUnit, DroppedKeysMayHoldAnything) {
+TEST_F(BackwardMatrixUnit, DroppedKeysMayBeNaN) {
   const auto mods = key_lengths({90, 90});
   EXPECT_TRUE(is_used(g, mods));
   const auto clean = attention_backward(g, q, k, v, attention(q, k, v, mods), mods);
@@ -82,8 +83,8 @@ TEST_F(BackwardMatrixUnit, DroppedKeysMayHoldAnything) {
   for (Index i = 0; i < got.key.size(); ++i) ASSERT_NEAR(float(got.key.data()[i]), float(clean.key.data()[i]), 0.01f);
 }
 
-// A tile has fewer queries than columns; what stands in the others is no number of anybody's.
-TEST_F(BackwardMatrixUnit, TheWorkspaceMayHoldAnything) {
+// A tile has fewer queries than columns; the unused columns hold garbage.
+TEST_F(BackwardMatrixUnit, WorkspaceMayBeUninitialised) {
   q = drawn<bfloat16>({2, 4, 7, 64}, 1), g = drawn<bfloat16>({2, 4, 7, 40}, 4);
   const auto mods = softcap(3) | causal();
   Options options{.executor = serial(), .isa = Isa::amx};
@@ -100,7 +101,7 @@ TEST_F(BackwardMatrixUnit, TheWorkspaceMayHoldAnything) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(same(grads[0][i], grads[1][i])) << i;
 }
 
-TEST_F(BackwardMatrixUnit, TakesTheWorkspaceItAsksFor) {
+TEST_F(BackwardMatrixUnit, WorkspaceSizeIsSufficient) {
   Tensor<bfloat16, 4> grad_q(q.shape()), grad_k(k.shape()), grad_v(v.shape());
   Options options{.executor = eager_threads(2), .isa = Isa::amx};
   const auto r = attention(q, k, v, options);

@@ -1,4 +1,4 @@
-// Gradients of every mod beside every other against differences of the loss, in double.
+// Gradients under every pair of mods against differences of the loss, in double.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace attn::test {
 namespace {
 
-/// A call, and a line through its inputs.
+/// A call, and a direction in which its inputs move.
 struct Line {
   explicit Line(const Sizes& s, Random& random)
       : sizes(s), at(s, random), along(s, random), grad(random.values(s.batch * s.heads * s.q_len * (s.v_dim + 1))) {}
@@ -37,16 +37,17 @@ struct Line {
     return sum;
   }
 
-  /// What the loss grows by along the line, by both backward passes, is what differences of fourth order say.
+  /// Compares the directional derivative of the loss, by both backward passes, with fourth-order differences.
   template <class M>
   void check(const Row<M>& row) const {
     if (::testing::Test::HasFailure()) return;
-    constexpr double kStep = 2e-4;  // its fourth power times the curvature and an eps over it are about as large
+    constexpr double kStep = 2e-4;  // balances truncation, of the order kStep^4, against rounding, eps / kStep
     const auto f = [&](double steps) { return loss(row.mod, steps * kStep); };
     const double want = (8 * (f(1) - f(-1)) - (f(2) - f(-2))) / (12 * kStep);
     Arguments<double> a(at);
     if (std::isnan(want)) {
-      // A score of -inf that the next mod negates is +inf, and its row has no softmax: by the definition neither.
+      // A score of -inf that the next mod negates is +inf, and the softmax of its row is undefined, in the definition
+      // too.
       const auto defined = naive_attention(a.q.cview(), a.k.cview(), a.v.cview(), row.mod);
       EXPECT_FALSE(std::all_of(defined.out.data(), defined.out.data() + defined.out.size(), [](double x) {
         return std::isfinite(x);
@@ -72,7 +73,7 @@ struct Line {
   }
 };
 
-TEST(BackwardPairs, GrowAsDifferencesSay) {
+TEST(BackwardPairs, AgreeWithDifferences) {
   Random random(3);
   for (int round = 0; round < 4; ++round) {  // other variants of every mod
     const Sizes sizes{2, 4, 2, 7, 9, 5, 3};
@@ -83,7 +84,7 @@ TEST(BackwardPairs, GrowAsDifferencesSay) {
       for (const auto& a : first)
         for (const auto& b : second) line.check(a | b);
     };
-    // Masks have no derivative: one beside another is one.
+    // Pairs of masks are left out: they have no derivative and combine to another mask.
     cross(mods.scores, mods.scores);
     cross(mods.scores, mods.masks);
     cross(mods.masks, mods.scores);

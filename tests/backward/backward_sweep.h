@@ -1,11 +1,11 @@
-// Both backward paths against the oracle over sizes, layouts and all mods. Each scalar has a test binary of its own.
+// Both backward paths against the oracle over sizes, layouts and all mods. Each scalar has its own test binary.
 #pragma once
 
 #include "gradient_case.h"
 
 namespace attn::test {
 
-/// All lengths against each other without mods, and all mods at drawn lengths.
+/// All pairs of lengths without mods, and all mods at random lengths.
 template <class T>
 class BackwardSweep : public ::testing::Test {
  protected:
@@ -50,9 +50,9 @@ TYPED_TEST_P(BackwardSweep, Parts) {
   }
 }
 
-/// Keys and values as projections with a bias make them. Gradients depend neither on what keys have in common, but for
-/// that of the values, nor on the sum of grad_out times what values have.
-TYPED_TEST_P(BackwardSweep, CommonParts) {
+/// Keys and values with a common offset, such as from projections with a bias. In exact arithmetic no gradient depends
+/// on either offset.
+TYPED_TEST_P(BackwardSweep, CommonOffsets) {
   Random random(14);
   const auto causal = attn::causal();
   for (const Sizes& s :
@@ -69,6 +69,6 @@ TYPED_TEST_P(BackwardSweep, CommonParts) {
     }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(BackwardSweep, EveryLength, EveryMod, Parts, CommonParts);
+REGISTER_TYPED_TEST_SUITE_P(BackwardSweep, EveryLength, EveryMod, Parts, CommonOffsets);
 
 }  // namespace attn::test

@@ -1,5 +1,4 @@
-// What the sweep of gradients does not see: numbers by hand, other shapes of arguments, memory, threads, poison,
-// refusals.
+// Backward cases beyond the sweep: results by hand, argument types, memory, threads, NaN and infinities, errors.
 #include <cstring>
 #include <numbers>
 
@@ -48,8 +47,8 @@ bool same_gradients(const A& a, const B& b) {
   return same_bits(a.query, b.query) && same_bits(a.key, b.key) && same_bits(a.value, b.value);
 }
 
-// Gradients of queries come from each part of the keys that is a task of its own, up to eight of them: from the last
-// one alone where a mask keeps no other key.
+// The gradient of a query is summed over up to eight parts of the keys, each a separate task. The masks keep keys at
+// the beginning, in the middle or at the end.
 TEST(Backward, EveryPartOfTheKeysReachesTheQueries) {
   for (const Index kv_len : {300, 512, 700, 1030, 1600, 2048, 2500}) {
     const Call<float> c({1, 2, 1, 20, kv_len, 8, 5});
@@ -66,9 +65,9 @@ TEST(Backward, EveryPartOfTheKeysReachesTheQueries) {
   }
 }
 
-// A loss of one log-sum-exp: the gradient of its query is the mean of the keys by weight, and all others are 0.
+// The loss is one row's log-sum-exp: the gradient of that query is the weighted mean of the keys, and all others are 0.
 template <class T>
-void one_row_alone() {
+void lse_of_one_row() {
   for (const Index q_len : {1, 7, 16, 24, 33, 48, 97}) {
     const Call<T> c({1, 1, 1, q_len, 40, 8, 5});
     const Tensor<T, 4> none(c.grad_out.shape());
@@ -94,15 +93,15 @@ void one_row_alone() {
     }
   }
 }
-TEST(Backward, TheLogSumExpOfOneRow) {
-  one_row_alone<float>();
-  one_row_alone<double>();
-  one_row_alone<Eigen::bfloat16>();
+TEST(Backward, LogSumExpOfOneRow) {
+  lse_of_one_row<float>();
+  lse_of_one_row<double>();
+  lse_of_one_row<Eigen::bfloat16>();
 }
 
 TEST(Backward, TwoKeysByHand) {
-  // Scores 0 and ln 3 weigh 1/4 and 3/4; values 1 and 5 make out 4. With grad_out 2: dP = (2, 10), delta = 8, and the
-  // gradients of the scores are 1/4 * (2 - 8) = -1.5 and 3/4 * (10 - 8) = 1.5.
+  // Scores 0 and ln 3 give weights 1/4 and 3/4; values 1 and 5 give out 4. With grad_out 2: dP = (2, 10), delta = 8,
+  // and the gradients of the scores are 1/4 * (2 - 8) = -1.5 and 3/4 * (10 - 8) = 1.5.
   const double ln3 = std::log(3.0);
   Eigen::MatrixXd q(1, 1), k(2, 1), v(2, 1), grad_out(1, 1);
   q << 2, k << 0, ln3, v << 1, 5, grad_out << 2;
@@ -118,7 +117,7 @@ TEST(Backward, TwoKeysByHand) {
   expect(attention_backward(grad_out, q, k, v, r, options));
   expect(naive_attention_backward(grad_out, q, k, v, options));
 
-  // lse is ln 4 here; its gradient g adds g times the weights to those of the scores.
+  // lse is ln 4 here; its gradient g adds g times the weights to the gradients of the scores.
   Eigen::VectorXd grad_lse(1);
   grad_lse << 4;
   const Eigen::MatrixXd none = Eigen::MatrixXd::Zero(1, 1);
@@ -142,7 +141,7 @@ TEST(Backward, MatricesKeepTheirStorageOrder) {
               g.value.isApprox(naive.value, 1e-5f));
 }
 
-TEST(Backward, HeadsThatShareKeysAddUp) {
+TEST(Backward, GradientsOfSharedKeysAreSummedOverHeads) {
   const Call<double> all({1, 4, 2, 70, 90, 8, 8});
   const auto g = all.gradients(causal());
   Tensor<double, 4> k({1, 4, 90, 8}), v({1, 4, 90, 8});  // a copy for each head
@@ -159,7 +158,7 @@ TEST(Backward, HeadsThatShareKeysAddUp) {
     }
 }
 
-TEST(Backward, ThreadsAndBatchChangeNoBit) {
+TEST(Backward, ThreadsAndBatchDoNotChangeResults) {
   for (const Sizes& s :
        {Sizes{3, 4, 2, 130, 300, 16, 24}, Sizes{2, 2, 1, 700, 1100, 8, 8}, Sizes{5, 6, 3, 20, 30, 4, 4}}) {
     const Call<float> call(s);
@@ -178,8 +177,8 @@ TEST(Backward, ThreadsAndBatchChangeNoBit) {
   }
 }
 
-/// NaN and inf in what all queries drop, in queries that keep no key and in their grad_out.
-TEST(Backward, PoisonBehindMasksReachesNoGradient) {
+/// NaN and inf in keys and values that all queries drop, in queries that keep no key, and in their grad_out.
+TEST(Backward, MaskedNaNReachesNoGradient) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   const Sizes s{1, 2, 1, 100, 150, 17, 9};
   const Call<float> clean(s);
@@ -223,19 +222,19 @@ TEST(Backward, PoisonBehindMasksReachesNoGradient) {
        "score");
 }
 
-TEST(Backward, RowsWithoutKeysHaveGradientZero) {
+TEST(Backward, RowsWithoutKeysHaveZeroGradient) {
   const Call<float> c({1, 1, 1, 60, 20, 4, 4});
-  const auto g = c.gradients(causal());  // the first 40 queries stand before all keys
+  const auto g = c.gradients(causal());  // the first 40 queries precede all keys
   for (Index i = 0; i < 40; ++i)
     for (Index d = 0; d < 4; ++d) EXPECT_EQ(g.query(0, 0, i, d), 0);
   EXPECT_NE(g.query(0, 0, 59, 0), 0);
-  const Call<float> none({1, 1, 1, 5, 0, 4, 4}), nobody({1, 1, 1, 0, 5, 4, 3});
+  const Call<float> none({1, 1, 1, 5, 0, 4, 4}), no_queries({1, 1, 1, 0, 5, 4, 3});
   for (const Executor& executor : {serial(), eager_threads(2)}) {
     const auto of_none = none.gradients(causal(), {.executor = executor});
     for (Index i = 0; i < 20; ++i) EXPECT_EQ(of_none.query.data()[i], 0);
-    const auto of_nobody = nobody.gradients(causal(), {.executor = executor});
-    for (Index i = 0; i < 20; ++i) EXPECT_EQ(of_nobody.key.data()[i], 0);
-    for (Index i = 0; i < 15; ++i) EXPECT_EQ(of_nobody.value.data()[i], 0);
+    const auto of_no_queries = no_queries.gradients(causal(), {.executor = executor});
+    for (Index i = 0; i < 20; ++i) EXPECT_EQ(of_no_queries.key.data()[i], 0);
+    for (Index i = 0; i < 15; ++i) EXPECT_EQ(of_no_queries.value.data()[i], 0);
   }
 }
 
@@ -268,7 +267,7 @@ TEST(Backward, MemoryIsLinearAndTheWorkspaceExact) {
   EXPECT_LT(backward_workspace_bytes(x, x, x, {.executor = serial()}), std::size_t(8 * 3 * 8192 * 64 * sizeof(float)));
 }
 
-TEST(Backward, RefusesWhatDoesNotFit) {
+TEST(Backward, RefusesWrongShapes) {
   const Call<float> c({2, 4, 2, 5, 7, 3, 6});
   const auto r = attention(c.q, c.k, c.v);
   const Tensor<float, 4> wrong({2, 4, 5, 3});

@@ -1,4 +1,4 @@
-// Dual numbers: every operation against differences, and lambdas that use them.
+// Dual numbers: every operation against finite differences, and lambdas evaluated on them.
 #include "attn/dual.h"
 
 #include <functional>
@@ -10,7 +10,7 @@
 namespace attn::test {
 namespace {
 
-/// f of a dual number against differences of f of doubles.
+/// Compares f of a dual number with finite differences of f of doubles.
 template <class F>
 void expect_slope(const char* name, const F& f, std::initializer_list<double> at) {
   for (double x : at) {
@@ -21,7 +21,7 @@ void expect_slope(const char* name, const F& f, std::initializer_list<double> at
   }
 }
 
-TEST(Dual, ConstantsLeaveInfiniteNumbersAlone) {
+TEST(Dual, ConstantSlopesDoNotMakeInfinitiesNaN) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   using D = Dual<double>;
   EXPECT_EQ((D(-kInf, 1) * D(2)).slope, 2);
@@ -30,7 +30,7 @@ TEST(Dual, ConstantsLeaveInfiniteNumbersAlone) {
   const D capped = softcap(0.5).score(D(-kInf, 1), Position{});
   EXPECT_EQ(capped.value, -0.5);
   EXPECT_EQ(capped.slope, 0);
-  // A slope of 0 may have one itself: x * x at 0, and its second derivative.
+  // A slope of 0 may itself have a slope: the second derivative of x * x at 0.
   using DD = Dual<D>;
   const DD x(D(0, 1), D(1, 0));
   EXPECT_EQ((x * x).slope.slope, 2);
@@ -45,7 +45,7 @@ void expect_powers() {
   EXPECT_EQ(pow(x, 2).slope, X(6));
   EXPECT_NEAR(pow(2.0f, x).slope, X(8 * std::log(2.0)), X(1e-5));
 }
-TEST(Dual, PowersWithNumbersAreFoundBesideThoseOfStd) {
+TEST(Dual, PowOverloadsCoexistWithStdPow) {
   expect_powers<float>();
   expect_powers<double>();
   using D = Dual<double>;
@@ -54,7 +54,7 @@ TEST(Dual, PowersWithNumbersAreFoundBesideThoseOfStd) {
   EXPECT_EQ(pow(x, 3.0).slope.slope, 18);
 }
 
-TEST(Dual, EveryOperationHasItsSlope) {
+TEST(Dual, EveryOperationHasTheRightSlope) {
   using std::abs, std::cos, std::exp, std::fabs, std::log, std::max, std::min, std::pow, std::sin, std::sqrt, std::tanh;
   const auto points = {-2.5, -0.3, 0.2, 0.9, 4.0};
   const auto positive = {0.1, 0.9, 4.0};
@@ -104,7 +104,7 @@ TEST(Dual, EveryOperationHasItsSlope) {
                                               : x * 2; }, points);
 }
 
-TEST(Dual, SlopesWhereOneSideIsTaken) {
+TEST(Dual, SlopesAtKinks) {
   const Dual<double> zero(0, 1), constant(0);
   EXPECT_EQ(abs(zero).slope, 0);
   EXPECT_EQ(max(zero, constant).slope, 1);
@@ -113,7 +113,7 @@ TEST(Dual, SlopesWhereOneSideIsTaken) {
   EXPECT_EQ(pow(zero, Dual<double>(0)).value, 1);
 }
 
-TEST(Dual, OfDualNumbersAreSecondDerivatives) {
+TEST(Dual, NestedDualNumbersAreSecondDerivatives) {
   using D2 = Dual<Dual<double>>;
   const D2 x(Dual<double>(0.7, 1), Dual<double>(1, 0));
   const D2 y = x * x * x + exp(x) / x;
@@ -121,7 +121,8 @@ TEST(Dual, OfDualNumbersAreSecondDerivatives) {
   EXPECT_NEAR(y.slope.slope, 6 * 0.7 + e * (1 / 0.7 - 2 / 0.49 + 2 / 0.343), 1e-12);
 }
 
-/// The README's lambdas and others, through a whole call: gradients of sum(out * w) by differences of the definition.
+/// The README's lambdas and others, through a whole call: gradients of sum(out * w) against differences of the
+/// definition.
 template <class M>
 void expect_differences(const char* name, const M& mods) {
   SCOPED_TRACE(name);
@@ -141,11 +142,11 @@ void expect_differences(const char* name, const M& mods) {
       number = before - h;
       const double below = loss();
       number = before;
-      EXPECT_NEAR(gradients[t]->data()[i], (above - below) / (2 * h), 1e-8) << "argument " << t << " number " << i;
+      EXPECT_NEAR(gradients[t]->data()[i], (above - below) / (2 * h), 1e-8) << "argument " << t << " element " << i;
     }
 }
 
-TEST(Dual, LambdasDifferentiateThemselves) {
+TEST(Dual, LambdasAreDifferentiated) {
   expect_differences("slope", score_mod([s = 0.5f](auto x, auto p) { return x - s * float(p.q - p.kv); }));
   expect_differences("parity", mask_mod([](auto p) { return (p.q - p.kv) % 2 == 0; }));
   expect_differences("both", mask_mod([](auto p) { return (p.q + p.kv) % 3 != 0; }) |
@@ -161,7 +162,7 @@ TEST(Dual, LambdasDifferentiateThemselves) {
   expect_differences("sinks", sinks({0.3}) | temperature({0.7}));
 }
 
-TEST(Dual, HasTheLimitsOfItsValue) {
+TEST(Dual, HasNumericLimits) {
   using Limits = std::numeric_limits<Dual<float>>;
   EXPECT_EQ(Limits::infinity().value, std::numeric_limits<float>::infinity());
   EXPECT_EQ(Limits::lowest().value, std::numeric_limits<float>::lowest());

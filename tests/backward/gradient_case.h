@@ -1,4 +1,4 @@
-// A call whose gradients are compared with the oracle, on both backward paths and all instruction sets.
+// A call whose gradients are compared with the oracle on both backward paths and all instruction sets.
 #pragma once
 
 #include "attn/attn.h"
@@ -9,11 +9,11 @@
 
 namespace attn::test {
 
-/// Both sides of the sizes of tiles, and of the parts of keys and queries that are tasks of their own.
+/// Lengths just below and above the sizes of tiles and of the parts of keys and queries that become separate tasks.
 constexpr Index kGradientLengths[] = {0, 1, 2, 5, 15, 17, 47, 49, 63, 65, 97, 130};
 constexpr Index kGradientDims[] = {1, 3, 8, 16, 17, 33, 64, 65};
 
-/// A call and what goes back into it.
+/// A call and the gradients of its results.
 template <class T>
 class GradientCase {
  public:
@@ -36,7 +36,7 @@ class GradientCase {
 
   template <class M>
   void check(const Row<M>& row) {
-    if (::testing::Test::HasFailure()) return;  // one case tells enough
+    if (::testing::Test::HasFailure()) return;  // one failing case is enough
     std::ostringstream text;
     text << row.name << ", " << sizes << (grad_lse_.empty() ? "" : ", with grad_lse");
     if (numbers.q_offset) text << ", q_offset " << *numbers.q_offset;
@@ -47,7 +47,7 @@ class GradientCase {
     const GradientTruth truth = gradient_oracle(inputs, grad_out_, grad_lse_, row.meaning, numbers);
     Arguments<T> a(inputs, layouts_[0], layouts_[1], layouts_[2]);
     Strided<T> grad_out(layouts_[3], {sizes.batch, sizes.heads, sizes.q_len, sizes.v_dim}, grad_out_);
-    if (numbers.sigmoid_bias) grad_lse_.clear();  // there is no lse
+    if (numbers.sigmoid_bias) grad_lse_.clear();  // sigmoid weights have no lse
     Tensor<Wide<T>, 3> grad_lse({sizes.batch, sizes.heads, numbers.sigmoid_bias ? 0 : sizes.q_len});
     for (std::size_t i = 0; i < grad_lse_.size(); ++i) grad_lse.data()[i] = static_cast<Wide<T>>(grad_lse_[i]);
     const auto plain = [](const auto& t) { return std::vector<T>(t.data(), t.data() + t.size()); };
@@ -71,18 +71,18 @@ class GradientCase {
                                     r.out, r.lse, row.mod, options);
       EXPECT_TRUE(query.gaps_untouched() && key.gaps_untouched() && value.gaps_untouched());
       expect_gradients_close(truth, forward, naive, {query.read(), key.read(), value.read()});
-      if (std::is_same_v<T, long double>) break;  // one kernel serves all
+      if (std::is_same_v<T, long double>) break;  // all instruction sets share one kernel
     }
   }
 
-  /// Adds a number to keys or values, or to some features of theirs. Softmax takes it out of the gradients again.
+  /// Adds a constant to keys or values, or to their first features. It cancels in the gradients of softmax attention.
   void add_in_common(std::vector<double>& to, Index dim, Index features, double number) {
     for (std::size_t i = 0; i < to.size(); ++i)
       if (static_cast<Index>(i) % dim < features) to[i] = static_cast<float>(to[i] + number);
     inputs.round_to<T>();
   }
 
-  /// The gradients of a result of attention(), beside those by the definition: see expect_gradients_as_exact().
+  /// Compares the gradients of a result of attention() with the naive ones; see expect_gradients_as_exact().
   template <class M>
   void check_as_exact(const Row<M>& row) {
     SCOPED_TRACE(::testing::Message() << row.name << ", " << sizes);
@@ -101,7 +101,7 @@ class GradientCase {
       options.isa = isa;
       const auto r = attn::attention(q, k, v, row.mod, options);
       expect_gradients_as_exact(truth, naive, computed(attn::attention_backward(into, q, k, v, r, row.mod, options)));
-      if (std::is_same_v<T, long double>) break;  // one kernel serves all
+      if (std::is_same_v<T, long double>) break;  // all instruction sets share one kernel
     }
   }
 

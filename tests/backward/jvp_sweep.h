@@ -1,4 +1,4 @@
-// Both paths of the forward mode against the oracle over sizes, layouts and all mods.
+// Both paths of forward mode against the oracle over sizes, layouts and all mods.
 #pragma once
 
 #include "attn/attn.h"
@@ -28,7 +28,7 @@ class JvpCase {
 
   template <class M>
   void check(const Row<M>& row) {
-    if (::testing::Test::HasFailure()) return;             // one case tells enough
+    if (::testing::Test::HasFailure()) return;             // one failing case is enough
     if (numbers.sigmoid_bias && row.meaning.sink) return;  // refused
     std::ostringstream text;
     text << row.name << ", " << sizes;
@@ -45,8 +45,8 @@ class JvpCase {
                                                  d.v.cview(), row.mod, options_of(numbers));
     const Real naive_error = largest_error(truth.tangent, plain(naive.tangent)),
                naive_out = largest_error(forward.out, plain(naive.out));
-    // A weight errs by what its score does, a tangent by twice that and by what sums of its terms lose; slopes of the
-    // oracle are differences, good to 1e-13 or so.
+    // The error of a weight is that of its score; the error of a tangent is twice that plus the rounding of its sums.
+    // The oracle's slopes are finite differences, accurate to about 1e-13.
     const Real eps = epsilon<Wide<T>>(), narrow = Errors<T>::kNarrowEps,
                terms = static_cast<Real>(sizes.kv_len + sizes.head_dim);
     EXPECT_LE(naive_error, (eps * (4 * score_error(forward, sizes) + terms + 16) + 1e-12L + 1.1L * narrow) * truth.size)
@@ -66,7 +66,7 @@ class JvpCase {
       EXPECT_LE(largest_error(forward.out, plain(r.out)),
                 2 * naive_out + (kOutFloor * unit + narrow / 2) * forward.largest_value)
           << "out; naive errs by " << naive_out;
-      if (std::is_same_v<T, long double>) break;  // one kernel serves all
+      if (std::is_same_v<T, long double>) break;  // all instruction sets share one kernel
     }
   }
 
@@ -105,8 +105,8 @@ TYPED_TEST_P(JvpSweep, EveryMod) {
   }
 }
 
-/// Several blocks of queries, and more keys than a stretch has.
-TYPED_TEST_P(JvpSweep, LongOnes) {
+/// Several blocks of queries, and more keys than a stretch.
+TYPED_TEST_P(JvpSweep, LongSequences) {
   Random random(23);
   for (const Sizes& s : {Sizes{1, 4, 2, 300, 70, 5, 3}, Sizes{1, 1, 1, 3, 9000, 2, 3}}) {
     JvpCase<TypeParam> c(s, random);
@@ -117,6 +117,6 @@ TYPED_TEST_P(JvpSweep, LongOnes) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(JvpSweep, EverySize, EveryMod, LongOnes);
+REGISTER_TYPED_TEST_SUITE_P(JvpSweep, EverySize, EveryMod, LongSequences);
 
 }  // namespace attn::test

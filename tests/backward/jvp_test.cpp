@@ -1,5 +1,5 @@
-// What the sweep of the forward mode does not see: numbers by hand, differences, gradients, threads, poison, memory,
-// refusals.
+// Forward-mode cases beyond the sweep: results by hand, differences, gradients, threads, NaN and infinities, memory,
+// errors.
 #include <cstring>
 
 #include "attn/attn.h"
@@ -61,9 +61,9 @@ void each_mods(const Use& use) {
 }
 
 TEST(Jvp, TwoKeysByHand) {
-  // Scores 0 and ln 3 weigh 1/4 and 3/4; values 1 and 5 make out 4. The query moves from 2 by 1, so that scores grow by
-  // 0 and ln 3 / 2, on average 3/8 ln 3; the second value grows by 2. The tangent is 1/4 (0 - 3/8) ln 3 * 1 + 3/4 (4/8
-  // - 3/8) ln 3 * 5 + 3/4 * 2.
+  // Scores 0 and ln 3 give weights 1/4 and 3/4; values 1 and 5 give out 4. The query moves from 2 by 1, so the scores
+  // grow by 0 and ln 3 / 2, on average 3/8 ln 3; the second value grows by 2. The tangent is 1/4 (0 - 3/8) ln 3 * 1 +
+  // 3/4 (4/8 - 3/8) ln 3 * 5 + 3/4 * 2.
   const double ln3 = std::log(3.0);
   Eigen::MatrixXd q(1, 1), k(2, 1), v(2, 1), dq(1, 1), dk(2, 1), dv(2, 1);
   q << 2, k << 0, ln3, v << 1, 5, dq << 1, dk << 0, 0, dv << 0, 2;
@@ -75,8 +75,8 @@ TEST(Jvp, TwoKeysByHand) {
   }
 }
 
-/// Scores ln 3 and 0, weights 3/4 and 1/2, whose slopes are 3/16 and 1/4.
-TEST(Jvp, SigmoidsByHand) {
+/// Scores ln 3 and 0 give weights 3/4 and 1/2, whose slopes are 3/16 and 1/4.
+TEST(Jvp, SigmoidWeightsByHand) {
   const double ln3 = std::log(3.0);
   const Eigen::MatrixXd q{{1.0}}, k{{ln3}, {0.0}}, v{{16.0}, {8.0}}, dq{{2.0}}, dk{{0.0}, {3.0}}, dv{{4.0}, {0.0}};
   const Options options{.scale = 1, .normaliser = Normaliser::sigmoid()};
@@ -121,7 +121,8 @@ TEST(Jvp, AgreesWithCentralDifferences) {
   check(causal() | softcap(2), {.normaliser = Normaliser::sigmoid(-3)}, "sigmoids");
 }
 
-/// Moving along a direction, the loss sum(grad_out * out) grows by what its gradients say.
+/// The derivative of the loss sum(grad_out * out) along a direction is the dot product of its gradients and the
+/// direction.
 TEST(Jvp, AgreesWithGradients) {
   const Moving<double> m({2, 2, 1, 130, 190, 8, 5}), other({2, 2, 1, 130, 190, 8, 5}, 6);
   each_mods([&](const auto& mods, const char* name) {
@@ -131,7 +132,7 @@ TEST(Jvp, AgreesWithGradients) {
   });
 }
 
-TEST(Jvp, ThreadsAndBatchChangeNoBit) {
+TEST(Jvp, ThreadsAndBatchDoNotChangeResults) {
   for (const Sizes& s :
        {Sizes{3, 4, 2, 130, 300, 16, 24}, Sizes{2, 2, 1, 700, 400, 8, 8}, Sizes{5, 6, 3, 20, 30, 4, 4}}) {
     const Moving<float> m(s);
@@ -148,7 +149,7 @@ TEST(Jvp, ThreadsAndBatchChangeNoBit) {
 }
 
 /// NaN and inf in keys, values and their directions where all queries drop them, and in queries that keep no key.
-TEST(Jvp, PoisonBehindMasksReachesNothing) {
+TEST(Jvp, MaskedNaNReachesNoResult) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   const Moving<float> clean({1, 2, 1, 100, 150, 17, 9});
   const auto test = [&](const auto& mods, const char* what, Options options = {}) {
@@ -157,7 +158,7 @@ TEST(Jvp, PoisonBehindMasksReachesNothing) {
     for (float poison : {kNaN, kInf, -kInf})
       for (int spoiled = 0; spoiled < 4; ++spoiled)
         for (Isa isa : instruction_sets()) {
-          const bool directions = spoiled % 2 == 1, values = spoiled < 2;  // finite values: nothing is computed again
+          const bool directions = spoiled % 2 == 1, values = spoiled < 2;  // finite values: no recomputation
           Moving<float> m = clean;
           const auto spoil = [&](auto& t, Index head, std::initializer_list<Index> rows) {
             for (Index i : rows)
@@ -186,8 +187,8 @@ TEST(Jvp, PoisonBehindMasksReachesNothing) {
        "score");
 }
 
-TEST(Jvp, RowsWithoutKeysHaveTangentZero) {
-  const auto r = Moving<float>({1, 1, 1, 60, 20, 4, 4}).jvp(causal());  // the first 40 queries stand before all keys
+TEST(Jvp, RowsWithoutKeysHaveZeroTangent) {
+  const auto r = Moving<float>({1, 1, 1, 60, 20, 4, 4}).jvp(causal());  // the first 40 queries precede all keys
   for (Index i = 0; i < 40; ++i)
     for (Index d = 0; d < 4; ++d) EXPECT_EQ(r.tangent(0, 0, i, d), 0);
   EXPECT_NE(r.tangent(0, 0, 59, 0), 0);
@@ -216,7 +217,7 @@ TEST(Jvp, MemoryDoesNotGrowWithLengths) {
   EXPECT_LE(std::abs(allocated(4096) - allocated(2048)), 1024);
 }
 
-TEST(Jvp, RefusesWhatDoesNotFit) {
+TEST(Jvp, RefusesWrongShapes) {
   const Moving<float> m({2, 4, 2, 5, 7, 3, 6});
   expect_refused("query", {"direction_query", "(2, 2, 7, 3)", "(2, 4, 5, 3)"},
                  [&] { attention_jvp(m.q, m.k, m.v, m.dk, m.dk, m.dv); });

@@ -1,5 +1,5 @@
-// Gradients of a part of the keys (Options::kv_offset): by itself, and of the output of all keys, which is how they are
-// computed where keys are on several machines.
+// Gradients of a part of the keys (Options::kv_offset), for the output of that part alone and for the output of all
+// keys, as computed when keys are distributed over machines.
 #include <gtest/gtest.h>
 
 #include "attn/attn.h"
@@ -26,7 +26,7 @@ class GradientParts {
   const Sizes sizes;
   const Numbers numbers;
 
-  /// Each part is a call of its own.
+  /// Checks the gradients of a call on this part alone.
   template <class M>
   void check_alone(const Row<M>& row, Range part) {
     if (::testing::Test::HasFailure() || needs_all_keys(row.name, numbers)) return;
@@ -47,7 +47,7 @@ class GradientParts {
     }
   }
 
-  /// The gradients of the parts, each from the output and the log-sum-exps of all, add up to those of the whole.
+  /// The gradients of the parts, each from the output and the log-sum-exps of all keys, sum to those of the whole.
   template <class M>
   void check_sum(const Row<M>& row, const std::vector<Index>& cuts) {
     if (::testing::Test::HasFailure() || needs_all_keys(row.name, numbers)) return;
@@ -104,7 +104,7 @@ class GradientParts {
   Strided<T> grad_out_;
 };
 
-TEST(KvOffsetBackward, EveryModSeesAPartAsAMaskOfIt) {
+TEST(KvOffsetBackward, PartsMatchMasksForEveryMod) {
   Random random(1);
   for (const Index q_len : {3, 60}) {
     GradientParts<float> c({2, 4, 2, q_len, 150, 8, 5}, std::nullopt, random);
@@ -116,7 +116,7 @@ TEST(KvOffsetBackward, EveryModSeesAPartAsAMaskOfIt) {
   }
 }
 
-TEST(KvOffsetBackward, PartsAddUp) {
+TEST(KvOffsetBackward, PartsSumToTheWhole) {
   Random random(2);
   for (const Index q_len : {3, 60}) {
     GradientParts<float> c({2, 4, 2, q_len, 150, 8, 5}, random.integer(-10, 120), random);
@@ -127,7 +127,7 @@ TEST(KvOffsetBackward, PartsAddUp) {
   }
 }
 
-/// Numbers in a tensor of this shape.
+/// A tensor of this shape with random elements.
 template <class T>
 Tensor<T, 4> drawn(const Shape<4>& shape, Random& random) {
   Tensor<T, 4> t(shape);
@@ -140,11 +140,11 @@ class KvOffsetBackwardTyped : public ::testing::Test {};
 using GradientScalars = ::testing::Types<float, double, Eigen::bfloat16>;
 TYPED_TEST_SUITE(KvOffsetBackwardTyped, GradientScalars);
 
-// With accumulate gradients come to what stands there, whatever the layout of the caller's memory.
-TYPED_TEST(KvOffsetBackwardTyped, GradientsAreAddedToWhatStandsThere) {
+// With `accumulate`, gradients are added to the caller's tensors in any memory layout.
+TYPED_TEST(KvOffsetBackwardTyped, AccumulateAddsToExistingGradients) {
   using T = TypeParam;
   Random random(3);
-  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{20, 70}, {300, 600}}) {  // one task, and parts of both
+  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{20, 70}, {300, 600}}) {  // one task, and several
     const auto q = drawn<T>({2, 4, q_len, 24}, random), k = drawn<T>({2, 2, kv_len, 24}, random),
                v = drawn<T>({2, 2, kv_len, 17}, random), grad_out = drawn<T>({2, 4, q_len, 17}, random);
     const auto mods = causal() | softcap(20);
@@ -185,9 +185,9 @@ TYPED_TEST(KvOffsetBackwardTyped, GradientsAreAddedToWhatStandsThere) {
   }
 }
 
-// A query that keeps no key of a part adds nothing, and neither does a key that no query keeps: what stands stays, bit
-// for bit. Queries of whole tiles, and of a part of one.
-TYPED_TEST(KvOffsetBackwardTyped, WhatKeepsNothingOfAPartLeavesWhatStands) {
+// Gradients of a query that keeps no key of a part, and of a key that no query keeps, stay the same bit for bit. Covers
+// whole tiles of queries and partial ones.
+TYPED_TEST(KvOffsetBackwardTyped, RowsWithoutKeptPairsAreUnchanged) {
   using T = TypeParam;
   Random random(5);
   for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{3, 70}, {150, 130}, {300, 600}}) {
@@ -223,9 +223,9 @@ TYPED_TEST(KvOffsetBackwardTyped, WhatKeepsNothingOfAPartLeavesWhatStands) {
   }
 }
 
-// Of numbers that mods hold, each part has gradients for its own pairs. A sink is no pair: its gradient is that of the
-// call that begins, which may be one of no keys.
-TEST(KvOffsetBackward, WhatModsHoldLearnsOnce) {
+// Each part adds gradients of the mods' parameters for its own pairs. A sink is not a pair: its gradient is added by
+// the first call, which may have no keys.
+TEST(KvOffsetBackward, GradientsOfModParametersAreAddedOnce) {
   Random random(4);
   const auto q = drawn<double>({2, 4, 40, 8}, random), k = drawn<double>({2, 2, 90, 8}, random),
              v = drawn<double>({2, 2, 90, 5}, random), grad_out = drawn<double>({2, 4, 40, 5}, random);
@@ -249,7 +249,7 @@ TEST(KvOffsetBackward, WhatModsHoldLearnsOnce) {
   for (const bool begins_without_keys : {false, true}) {
     Learned grads;
     Tensor<double, 4> grad_q(q.shape()), grad_k(k.shape()), grad_v(v.shape());
-    std::fill_n(grad_q.data(), grad_q.size(), 77.0);  // overwritten by the call that begins
+    std::fill_n(grad_q.data(), grad_q.size(), 77.0);  // overwritten by the first call
     std::vector<Index> cuts{0, 33, 34, 90};
     if (begins_without_keys) cuts.insert(cuts.begin(), 0);
     for (std::size_t i = 1; i < cuts.size(); ++i) {

@@ -1,4 +1,4 @@
-// Gradients of the numbers that mods hold, against differences of the definition.
+// Gradients of the mods' learned parameters against differences of the definition.
 #include "attn/attn.h"
 #include "support/executors.h"
 #include "support/refused.h"
@@ -26,13 +26,14 @@ struct Lengths {
   std::optional<Index> q_offset = std::nullopt;
 };
 
-/// make(numbers, gradients) is a mod. Gradients are added to what is there, by all paths.
+/// Checks the gradients of the parameters of the mod make(parameters, gradients). All paths must add them to the
+/// existing ones.
 template <int kRank, class Make>
 void expect_learned(const char* name, Tensor<double, kRank> param, const Make& make, Lengths n = {}) {
   SCOPED_TRACE(name);
   const auto q = drawn({2, 4, n.q_len, 8}, 1), k = drawn({2, 2, n.kv_len, 8}, 2), v = drawn({2, 2, n.kv_len, 8}, 3),
              w = drawn({2, 4, n.q_len, 8}, 4);
-  Tensor<double, 3> u({2, 4, n.q_len});  // the loss depends on lse, too
+  Tensor<double, 3> u({2, 4, n.q_len});  // the loss depends on lse too
   for (Index i = 0; i < u.size(); ++i) u.data()[i] = 0.01 * static_cast<double>(i % 7);
   Tensor<double, kRank> grad(param.shape());
   const auto loss = [&] {
@@ -82,17 +83,17 @@ void expect_learned(const char* name, Tensor<double, kRank> param, const Make& m
 
 TEST(Learned, BiasOfEveryShape) {
   const auto mod = [](const auto& t, auto& g) { return bias(t, g) | causal(); };
-  expect_learned("all pairs, between others", numbers<4>({2, 4, 70, 90}),
+  expect_learned("all pairs, between other score mods", numbers<4>({2, 4, 70, 90}),
                  [](const auto& t, auto& g) { return softcap(2) | bias(t, g) | softcap(3) | sliding_window(40, 5); });
   expect_learned("a head", numbers<3>({4, 1, 90}), mod);
   expect_learned("all heads", numbers<2>({70, 90}), mod);
   expect_learned("keys", numbers<1>({90}), mod);
   expect_learned("queries", numbers<2>({70, 1}), mod);
   expect_learned("a number", numbers<1>({1}), mod);
-  expect_learned("more than tasks hold apart", numbers<2>({300, 600}), mod, {300, 600});
+  expect_learned("too many elements for separate sums per task", numbers<2>({300, 600}), mod, {300, 600});
 }
 
-// Queries before the first key (q_offset < 0) have slots like others: of a tensor over pairs by their rows.
+// Like all queries, those before the first key (q_offset < 0) index a tensor over pairs by row.
 TEST(Learned, QueriesBeforeTheFirstKey) {
   const auto mod = [](const auto& t, auto& g) { return bias(t, g) | sliding_window(40, 60); };
   for (const Index q_offset : {-30, -1}) {
@@ -103,14 +104,14 @@ TEST(Learned, QueriesBeforeTheFirstKey) {
         "by distance", numbers<2>({4, 301}),
         [](const auto& t, auto& g) { return relative_bias(t, g) | sliding_window(40, 60); }, n);
     expect_learned(
-        "a lambda of one's own", numbers<1>({160}),
+        "a user's lambda", numbers<1>({160}),
         [](const auto& t, auto& g) {
           return learned(
               t, g, [](auto p) { return p.q + 30; }, [](auto x, auto w, auto) { return x * w; });
         },
         n);
   }
-  // More queries than keys, and nothing said: the first of them stand before the first key.
+  // More queries than keys and no q_offset: the first queries precede the first key.
   expect_learned("more queries than keys", numbers<3>({4, 90, 70}), mod, {90, 70});
 }
 
@@ -118,11 +119,11 @@ TEST(Learned, RelativeBias) {
   expect_learned("T5", numbers<2>({4, 32}),
                  [](const auto& t, auto& g) { return relative_bias(t, g, T5Buckets(32, 64)); });
   expect_learned("clipped", numbers<1>({41}), [](const auto& t, auto& g) { return relative_bias(t, g); });
-  expect_learned("more than tasks hold apart", numbers<2>({4, 3001}),
+  expect_learned("too many elements for separate sums per task", numbers<2>({4, 3001}),
                  [](const auto& t, auto& g) { return relative_bias(t, g) | causal(); }, {300, 600});
 }
 
-/// Lists of `n` of the keys, some empty, some with a key twice.
+/// Lists of `n` keys, some empty, some with a key twice.
 struct Edges {
   std::vector<Index> offsets = {0}, indices;
 
@@ -147,8 +148,8 @@ TEST(Learned, EdgeBias) {
   expect_learned("of each batch element", numbers<3>({2, 1, few.size()}), with(few));
   expect_learned("not gathered", numbers<2>({4, many.size()}), with(many));
   ASSERT_GT(2 * 4 * more.size(), 4096);
-  expect_learned("more than tasks hold apart", numbers<3>({2, 4, more.size()}), with(more));
-  expect_learned("of some pairs of all", numbers<1>({few.size()}), [&](const auto& t, auto& g) {
+  expect_learned("too many elements for separate sums per task", numbers<3>({2, 4, more.size()}), with(more));
+  expect_learned("of some pairs, without a list of keys", numbers<1>({few.size()}), [&](const auto& t, auto& g) {
     return edge_bias(few.offsets, few.indices, t, g) | softcap(3) | causal();
   });
   Tensor<double, 1> logits({4});
@@ -166,7 +167,7 @@ TEST(Learned, EdgeBias) {
   expect_learned("a list for all queries", numbers<1>({shared.size()}), with(shared));
 }
 
-TEST(Learned, NumbersOfHeads) {
+TEST(Learned, ParametersOfHeads) {
   const auto four = numbers<1>({4});
   expect_learned("alibi", four, [](const auto& t, auto& g) { return alibi(listed(t), g) | temperature({1, 2, 3, 4}); });
   expect_learned("temperature", four, [](const auto& t, auto& g) { return softcap(1) | temperature(listed(t), g); });
@@ -176,7 +177,7 @@ TEST(Learned, NumbersOfHeads) {
   });
 }
 
-TEST(Learned, ALambdaOfOnesOwn) {
+TEST(Learned, UserLambda) {
   expect_learned("penalty", numbers<1>({4}), [](const auto& t, auto& g) {
     return learned(
         t, g, [](auto p) { return p.head; },
@@ -195,7 +196,7 @@ TEST(Learned, SeveralAtOnce) {
   });
 }
 
-TEST(Learned, ForwardCallsLeaveGradientsAlone) {
+TEST(Learned, ForwardCallsDoNotChangeGradients) {
   const auto table = numbers<2>({70, 90});
   Tensor<double, 2> grad({70, 90});
   const auto q = drawn({1, 1, 70, 8}, 1), k = drawn({1, 1, 90, 8}, 2);
@@ -204,7 +205,7 @@ TEST(Learned, ForwardCallsLeaveGradientsAlone) {
   for (Index i = 0; i < grad.size(); ++i) EXPECT_EQ(grad.data()[i], 0);
 }
 
-TEST(Learned, PoisonBehindMasksReachesNoGradient) {
+TEST(Learned, MaskedNaNReachesNoGradient) {
   const auto table = numbers<2>({70, 90});
   const auto q = drawn({1, 1, 70, 8}, 1), clean = drawn({1, 1, 90, 8}, 2), w = drawn({1, 1, 70, 8}, 3);
   const auto gradient = [&](const auto& k) {
@@ -219,10 +220,10 @@ TEST(Learned, PoisonBehindMasksReachesNoGradient) {
   for (Index i = 0; i < want.size(); ++i) ASSERT_NEAR(got.data()[i], want.data()[i], 1e-12);
 }
 
-// One number moves the scores of even keys up and of odd keys down, whose values are 1 and -1. Of scores 0 each of 300
-// x 600 pairs adds 1/600 to its gradient, 300 in all. Added up in float one by one, a tenth of a per cent would be
-// lost.
-TEST(Learned, FloatSumsAreFine) {
+// One parameter raises the scores of even keys, whose values are 1, and lowers those of odd keys, whose values are -1.
+// With scores of 0 each of the 300 x 600 pairs adds 1/600 to its gradient, 300 in all. A plain float sum would be off
+// by 0.1 %.
+TEST(Learned, FloatSumsAreAccurate) {
   const Tensor<float, 4> q({1, 1, 300, 8}), k({1, 1, 600, 8});
   Tensor<float, 4> v({1, 1, 600, 1}), grad_out({1, 1, 300, 1});
   for (Index j = 0; j < 600; ++j) v(0, 0, j, 0) = j % 2 == 0 ? 1.0f : -1.0f;
@@ -235,7 +236,7 @@ TEST(Learned, FloatSumsAreFine) {
   EXPECT_NEAR(grad(0), 300, 300 * 2 * std::numeric_limits<float>::epsilon());
 }
 
-// No keys: a table without elements, and a gradient without any.
+// Without keys, the table and its gradient have no elements.
 TEST(Learned, BiasOfNoKeys) {
   const auto q = drawn({1, 2, 3, 4}, 1), none = drawn({1, 2, 0, 4}, 2);
   const Tensor<double, 2> table({3, 0});
@@ -251,7 +252,7 @@ TEST(Learned, BiasOfNoKeys) {
   }
 }
 
-TEST(Learned, RefusesWhatDoesNotFit) {
+TEST(Learned, RefusesWrongShapes) {
   const auto table = numbers<2>({4, 31});
   Tensor<double, 2> wrong({4, 30});
   Tensor<double, 1> three({3});

@@ -1,5 +1,5 @@
-// Gradients where queries list their keys, which are gathered: all paths against the oracle, threads, memory, poison,
-// and work in proportion to the lists.
+// Gradients when the keys in lists are gathered: all paths against the oracle, threads, memory, NaN and infinities, and
+// work in proportion to the lists.
 #include <ctime>
 #include <set>
 
@@ -16,7 +16,7 @@ class Listed : public ::testing::Test {};
 using Scalars = ::testing::Types<float, double, long double, Eigen::bfloat16, Eigen::half>;
 TYPED_TEST_SUITE(Listed, Scalars);
 
-TYPED_TEST(Listed, GradientsAreThoseOfTheDefinition) {
+TYPED_TEST(Listed, GradientsMatchTheDefinition) {
   Random random(1);
   for (const Index kv_len : {9, 64, 200})
     for (const Index q_len : {1, 2, 17, 50}) {
@@ -33,7 +33,7 @@ TYPED_TEST(Listed, GradientsAreThoseOfTheDefinition) {
     }
 }
 
-/// A graph in which each of n nodes has `degree` neighbours, and node 0 all.
+/// A graph in which each of n nodes has `degree` neighbours and node 0 is linked to all nodes.
 struct Graph {
   std::vector<std::vector<Index>> neighbours;
 
@@ -71,7 +71,7 @@ struct Given {
   }
 };
 
-TEST(ListedKeys, ThreadsAndMemoryChangeNoBit) {
+TEST(ListedKeys, ThreadsAndMemoryDoNotChangeResults) {
   Random random(2);
   for (const Index kv_heads : {1, 4}) {
     Given<float> g(4, kv_heads, 300, 24, random);
@@ -92,7 +92,7 @@ TEST(ListedKeys, ThreadsAndMemoryChangeNoBit) {
   }
 }
 
-TEST(ListedKeys, GradientsAreAddedToWhatIsThere) {
+TEST(ListedKeys, AccumulateAddsToExistingGradients) {
   Random random(3);
   Given<double> g(2, 1, 100, 9, random);
   const Graph graph(100, 5, random);
@@ -107,7 +107,7 @@ TEST(ListedKeys, GradientsAreAddedToWhatIsThere) {
   for (std::size_t i = 0; i < once.size(); ++i) ASSERT_NEAR(added[i], once[i] + 0.5, 1e-14);
 }
 
-// NaN in a key or value reaches those queries that keep it and no other; what a mask drops of a list is not kept.
+// NaN or infinity in a key or value reaches only the queries that keep it; listed keys that a mask drops are not kept.
 TEST(ListedKeys, NothingLeaks) {
   Random random(4);
   for (const bool in_key : {true, false})
@@ -126,7 +126,7 @@ TEST(ListedKeys, NothingLeaks) {
         for (Index h = 0; h < 2; ++h)
           for (Index d = 0; d < 16; ++d)
             ASSERT_TRUE(keep.count(i) == 1 || std::isfinite(g.grad_q(0, h, i, d))) << "query " << i;
-      // Queries that keep the key spoil all keys of their lists, and no others.
+      // Queries that keep the key spoil the gradients of all keys in their lists, and no others.
       std::set<Index> spoiled;
       for (const Index i : keep)
         for (const Index j : graph.neighbours[static_cast<std::size_t>(i)]) spoiled.insert(j);
@@ -138,7 +138,7 @@ TEST(ListedKeys, NothingLeaks) {
     }
 }
 
-// Keys in parts: each call gathers those of the lists that it has.
+// Keys in parts: each call gathers the listed keys of its part.
 TEST(ListedKeys, KeysInParts) {
   Random random(5);
   Given<double> g(2, 2, 120, 8, random);
@@ -162,7 +162,7 @@ TEST(ListedKeys, KeysInParts) {
   }
 }
 
-// 1 % of the pairs are listed: a small part of the time of a call that computes all, hub or not.
+// With 1 % of the pairs listed, a call takes a small fraction of the time of a dense one, despite the hub node.
 TEST(ListedKeys, WorkIsInProportionToTheLists) {
   Random random(6);
   Given<float> g(1, 1, 2000, 32, random);

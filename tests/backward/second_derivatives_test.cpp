@@ -1,4 +1,4 @@
-// The definition of gradients on dual numbers: how they change in a direction, which is a second derivative.
+// Naive gradients on dual numbers: their directional derivative is a second derivative.
 #include <gtest/gtest.h>
 
 #include "attn/attn.h"

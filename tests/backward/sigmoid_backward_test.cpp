@@ -1,4 +1,4 @@
-// Gradients where weights are sigmoids of scores: both backward paths against the oracle, over all kinds of mods.
+// Gradients with sigmoid weights: both backward paths against the oracle, over all kinds of mods.
 #include "gradient_case.h"
 
 namespace attn::test {
@@ -27,7 +27,7 @@ TEST(SigmoidBackward, SweepFloat) { sweep<float>(1); }
 TEST(SigmoidBackward, SweepDouble) { sweep<double>(2); }
 TEST(SigmoidBackward, SweepBfloat16) { sweep<Eigen::bfloat16>(3); }
 
-/// Scores ln 3 and 0, weights 3/4 and 1/2: the slopes are 3/16 and 1/4.
+/// Scores ln 3 and 0 give weights 3/4 and 1/2, whose slopes are 3/16 and 1/4.
 TEST(SigmoidBackward, GradientsByHand) {
   const double ln3 = std::log(3.0);
   const Eigen::MatrixXd q{{1.0}}, k{{ln3}, {0.0}}, v{{16.0}, {8.0}}, grad_out{{2.0}};
@@ -43,8 +43,8 @@ TEST(SigmoidBackward, GradientsByHand) {
   check(attention_backward(grad_out, q, k, v, attention(q, k, v, options), options));
 }
 
-/// No query keeps key 3, which is not finite, or too large for its products; its tile is kept by all.
-TEST(SigmoidBackward, PoisonBehindAMaskReachesNoGradient) {
+/// No query keeps key 3, which is NaN or so large that its products overflow; all queries visit its tile.
+TEST(SigmoidBackward, MaskedNaNReachesNoGradient) {
   const Eigen::MatrixXf q = Eigen::MatrixXf::Random(20, 4), k = Eigen::MatrixXf::Random(30, 4);
   const auto mods = mask_mod([](const Position& p) { return p.kv != 3; });
   const Options options{.normaliser = Normaliser::sigmoid(-2)};

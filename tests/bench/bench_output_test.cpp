@@ -1,4 +1,4 @@
-// The numbers that benchmarks write for other programs, and what a waiting person sees.
+// The JSON that benchmarks write for other programs, and their progress display.
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -28,7 +28,7 @@ std::string text_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST(BenchResults, AreWhatGoogleBenchmarksToolsRead) {
+TEST(BenchResults, HaveGoogleBenchmarksFormat) {
   Results results;
   results.about("instruction_set", "avx \"512\"");
   results.add("N=64 D=64/flash", {.seconds = 1.5e-3, .cpu_seconds = 2.5e-3, .calls = 30}, {{"of_fma_peak", 0.75}});
@@ -43,7 +43,7 @@ TEST(BenchResults, AreWhatGoogleBenchmarksToolsRead) {
   EXPECT_TRUE(context.at("date").is_string());
   EXPECT_GE(context.at("num_cpus").get<int>(), 1);
 
-  // The keys that tools/compare.py takes from an entry.
+  // The keys that Google Benchmark's tools/compare.py reads from an entry.
   ASSERT_EQ(all.at("benchmarks").size(), 2u);
   const json& first = all["benchmarks"][0];
   EXPECT_EQ(first.at("name"), "N=64 D=64/flash");
@@ -60,11 +60,11 @@ TEST(BenchResults, AreWhatGoogleBenchmarksToolsRead) {
   EXPECT_EQ(second.at("name"), "√n, \"quoted\\\"");
   EXPECT_DOUBLE_EQ(second.at("bytes").get<double>(), 1e9);
   EXPECT_FALSE(second.contains("none")) << "JSON has no NaN";
-  EXPECT_FALSE(second.contains("endless")) << "nor infinity";
+  EXPECT_FALSE(second.contains("endless")) << "JSON has no infinity";
   EXPECT_THROW(results.write_json(file("no/such/folder.json").string()), std::runtime_error);
 }
 
-TEST(BenchTiming, CountsCallsAndTheProcessorsTime) {
+TEST(BenchTiming, CountsCallsAndCpuTime) {
   volatile double sink = 0;
   const std::vector<std::function<void()>> calls{[] { std::this_thread::sleep_for(std::chrono::milliseconds(4)); },
                                                  [&] {
@@ -80,11 +80,11 @@ TEST(BenchTiming, CountsCallsAndTheProcessorsTime) {
   EXPECT_EQ(timings[0].calls, 3);
   EXPECT_EQ(timings[1].calls % 3, 0);
   EXPECT_GE(timings[0].seconds, 4e-3);
-  EXPECT_LT(timings[0].cpu_seconds, timings[0].seconds / 2) << "sleep takes no time of the processor";
+  EXPECT_LT(timings[0].cpu_seconds, timings[0].seconds / 2) << "sleep takes no CPU time";
   EXPECT_GT(timings[1].cpu_seconds, 0);
 }
 
-/// What a progress line writes.
+/// Returns the output of a progress line.
 std::string shown(bool terminal, const std::function<void(Progress&)>& run, std::vector<double> shares) {
   std::FILE* const out = std::tmpfile();
   {
@@ -98,7 +98,7 @@ std::string shown(bool terminal, const std::function<void(Progress&)>& run, std:
   return text;
 }
 
-TEST(BenchProgress, ALogHasALineForEachRowWithTheTimeLeft) {
+TEST(BenchProgress, LogsHaveALinePerRowWithTheTimeLeft) {
   const std::string log = shown(false,
                                 [](Progress& p) {
                                   p.begin_row("short");
@@ -108,18 +108,18 @@ TEST(BenchProgress, ALogHasALineForEachRowWithTheTimeLeft) {
                                   p.say("checking");
                                 },
                                 {1, 60});
-  // A sixty-first of the work took at least 60 ms, so that the rest takes 4 s, or more on a busy machine.
+  // A sixty-first of the work took at least 60 ms, so at least 3.6 s are left, shown as 4 s (more on a busy machine).
   ASSERT_EQ(log.rfind("[1/2] short\n[2/2] long, ", 0), 0u) << log;
   EXPECT_GE(std::stoi(log.substr(std::string("[1/2] short\n[2/2] long, ").size())), 4);
   EXPECT_TRUE(log.ends_with(" left\n")) << log;
   EXPECT_EQ(log.find('\r'), std::string::npos);
 }
 
-TEST(BenchProgress, ATerminalHasOneLineThatIsGoneAtTheEnd) {
+TEST(BenchProgress, TerminalsHaveOneLineThatIsErasedAtTheEnd) {
   const std::string line = shown(true,
                                  [](Progress& p) {
                                    p.begin_row("row");
-                                   p.round(1, 4);  // too soon after the last to be drawn
+                                   p.round(1, 4);  // too soon after the previous one to be drawn
                                    std::this_thread::sleep_for(std::chrono::milliseconds(120));
                                    p.round(2, 4);
                                  },
@@ -149,7 +149,7 @@ int run_program(
   });
 }
 
-TEST(BenchProgram, WritesThePictureAndBesideItTheNumbers) {
+TEST(BenchProgram, WritesTheChartAndTheResultsNextToIt) {
   const auto svg = file("some_bench.svg"), beside = file("some_bench.json"), other = file("other.json");
   for (const auto& path : {svg, beside, other}) std::filesystem::remove(path);
   EXPECT_EQ(run_program({"--quick", "--svg", svg.string()}), 0);
@@ -166,13 +166,13 @@ TEST(BenchProgram, WritesThePictureAndBesideItTheNumbers) {
   EXPECT_FALSE(std::filesystem::exists(svg));
 }
 
-TEST(BenchProgram, RefusesAFolderThatIsNotThereBeforeItRuns) {
+TEST(BenchProgram, RefusesMissingFoldersBeforeRunning) {
   bool ran = false;
   const auto good = file("good").string(), bad = file("no/such/folder").string();
   EXPECT_EQ(run_program({"--svg", bad, "--json", good}, [&] { ran = true; }), 1);
   EXPECT_EQ(run_program({"--svg", good, "--json", bad}, [&] { ran = true; }), 1);
   EXPECT_FALSE(ran);
-  EXPECT_EQ(run_program({"--svg", "", "--json", ""}, [] { throw std::runtime_error("it is wrong"); }), 1);
+  EXPECT_EQ(run_program({"--svg", "", "--json", ""}, [] { throw std::runtime_error("wrong result"); }), 1);
 }
 
 }  // namespace

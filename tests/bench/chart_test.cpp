@@ -1,4 +1,4 @@
-// The pictures of benchmarks: readable on light and dark paper, for all eyes, with nothing on top of each other.
+// Benchmark charts are readable on light and dark backgrounds and by colour-blind readers, and nothing overlaps.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +22,7 @@ using display::kLight;
 using display::Theme;
 using Colour = std::array<double, 3>;
 
-/// Linear red, green and blue of "#rrggbb" (IEC 61966-2-1).
+/// The linear red, green and blue of "#rrggbb" (IEC 61966-2-1).
 Colour linear(std::string_view hex) {
   Colour c;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -37,7 +37,7 @@ double luminance(const Colour& c) { return 0.2126 * c[0] + 0.7152 * c[1] + 0.072
 double contrast(double a, double b) { return (std::max(a, b) + 0.05) / (std::min(a, b) + 0.05); }
 double contrast(std::string_view a, std::string_view b) { return contrast(luminance(linear(a)), luminance(linear(b))); }
 
-TEST(Style, TextAndShapesStandOutFromThePaper) {
+TEST(Style, TextAndShapesContrastWithTheBackground) {
   for (const Theme* theme : {&kLight, &kDark}) {
     for (const auto text : {theme->ink, theme->faint}) EXPECT_GE(contrast(text, theme->paper), 4.5) << text;
     for (const auto shape : theme->series) EXPECT_GE(contrast(shape, theme->paper), 3) << shape;
@@ -45,13 +45,13 @@ TEST(Style, TextAndShapesStandOutFromThePaper) {
   }
 }
 
-TEST(Style, NumbersStandOutFromTheirWeight) {
+TEST(Style, NumbersContrastWithTheirCells) {
   const auto value = [](std::string_view hex, std::size_t i) {
     return std::stoi(std::string(hex.substr(1 + 2 * i, 2)), nullptr, 16);
   };
   for (const Theme* theme : {&kLight, &kDark})
     for (int percent = 0; percent <= 100; ++percent) {
-      // Opacity mixes the numbers of the screen, not the light.
+      // Opacity mixes sRGB values, not linear light.
       char mixed[8] = "#";
       for (std::size_t i = 0; i < 3; ++i)
         std::snprintf(mixed + 1 + 2 * i, 3, "%02x",
@@ -64,7 +64,7 @@ TEST(Style, NumbersStandOutFromTheirWeight) {
     }
 }
 
-/// How far two colours are apart in CIE Lab.
+/// The distance between two colours in CIE Lab.
 double distance(const Colour& a, const Colour& b) {
   const auto lab = [](const Colour& c) {
     const auto f = [](double t) { return t > 0.008856 ? std::cbrt(t) : 7.787 * t + 16.0 / 116; };
@@ -76,7 +76,7 @@ double distance(const Colour& a, const Colour& b) {
   return std::hypot(p[0] - q[0], p[1] - q[1], p[2] - q[2]);
 }
 
-TEST(Style, SeriesStayApartForColourBlindReaders) {
+TEST(Style, SeriesDifferForColourBlindReaders) {
   // Machado, Oliveira and Fernandes (2009), complete protanopia, deuteranopia and tritanopia.
   using Matrix = std::array<Colour, 3>;
   const std::vector<Matrix> eyes{
@@ -104,7 +104,7 @@ struct Box {
   std::string what;
 };
 
-/// Where the texts of a picture stand, about.
+/// The approximate bounding boxes of the text elements of an SVG.
 std::vector<Box> texts_of(const std::string& svg) {
   static const std::regex text(
       "<text class=\"[^\"]*\" x=\"([^\"]*)\" y=\"([^\"]*)\" font-size=\"([^\"]*)\" text-anchor=\"([a-z]*)\"( "
@@ -113,7 +113,7 @@ std::vector<Box> texts_of(const std::string& svg) {
   for (std::sregex_iterator at(svg.begin(), svg.end(), text), end; at != end; ++at) {
     const std::smatch& m = *at;
     const double x = std::stod(m[1]), y = std::stod(m[2]), size = std::stod(m[3]);
-    // As DejaVu Sans has them on average: text_width() leaves some room besides.
+    // text_width() includes a margin; 0.95 of it is the average width in DejaVu Sans.
     const std::string what = std::regex_replace(m[6].str(), std::regex("&[a-z]+;"), "&");
     const double width = 0.95 * display::text_width(what, {size, "ink", "start", m[5].matched});
     const double left = m[4] == "end" ? x - width : m[4] == "middle" ? x - width / 2 : x;
@@ -136,7 +136,7 @@ void expect_readable(const std::string& svg) {
       EXPECT_TRUE(apart) << a.what << " and " << b.what;
     }
   }
-  // Elements end as they begin.
+  // Elements are properly nested.
   std::vector<std::string> open;
   static const std::regex tag("<(/?)([a-z]+)[^<>]*?(/?)>");
   for (std::sregex_iterator at(svg.begin(), svg.end(), tag), end; at != end; ++at) {
@@ -153,7 +153,7 @@ void expect_readable(const std::string& svg) {
   for (const char* none : {"nan", "inf"}) EXPECT_EQ(svg.find(std::string("\"") + none), std::string::npos);
 }
 
-/// As much as a chart can have: groups, ways, three kinds of axes, a part of its own, a way that was not run.
+/// A chart with all features: groups, series, three kinds of axes, a heading, a series that was not run.
 BarChart crowded() {
   BarChart chart{
       .title = "Some attention against some other attention <on> this & that, with a title of some length",
@@ -168,7 +168,7 @@ BarChart crowded() {
                           .detail = g % 2 == 0 ? "causal, softcap, ALiBi, float" : "",
                           .bars = {},
                           .mark = 8,
-                          .heading = g == 3 ? "A part of its own" : ""};
+                          .heading = g == 3 ? "A separate part" : ""};
     for (std::size_t way = 0; way < (g == 5 ? 1 : chart.series.size()); ++way) {
       const auto w = static_cast<double>(way);
       group.bars.push_back({way,
@@ -182,7 +182,7 @@ BarChart crowded() {
   return chart;
 }
 
-TEST(Chart, NothingStandsOnTopOfAnotherOrIsCutOff) { expect_readable(svg_of(crowded())); }
+TEST(Chart, NothingOverlapsOrIsCutOff) { expect_readable(svg_of(crowded())); }
 
 TEST(Chart, DashedLinesCrossNoText) {
   const std::string svg = svg_of(crowded());
@@ -200,24 +200,24 @@ TEST(Chart, DashedLinesCrossNoText) {
       EXPECT_FALSE(below && l.bottom - l.top < 13) << "a dash hangs below " << b.what;
     }
   }
-  EXPECT_GT(upright, 100) << "the lines are there";
+  EXPECT_GT(upright, 100) << "the dashed lines are missing";
 }
 
-TEST(Chart, TheLegendHasWhatHasBars) {
+TEST(Chart, LegendListsOnlySeriesWithBars) {
   BarChart chart = crowded();
   chart.axes = {chart.axes[0]};
   chart.notes = {std::string(150, 'x')};  // wider than the bars
-  chart.series.push_back("nobody");
+  chart.series.push_back("unused");
   chart.series[2] += ", whose name is so long that the legend needs more than one line below all that";
   for (auto& group : chart.groups)
     for (auto& bar : group.bars) bar.on.resize(1);
   const std::string svg = svg_of(chart);
   expect_readable(svg);
   EXPECT_NE(svg.find(">a fourth<"), std::string::npos);
-  EXPECT_EQ(svg.find(">nobody<"), std::string::npos);
+  EXPECT_EQ(svg.find(">unused<"), std::string::npos);
 }
 
-TEST(Chart, BarsAreAsLongAsTheirValues) {
+TEST(Chart, BarLengthsAreProportionalToValues) {
   BarChart chart{.title = "t",
                  .notes = {},
                  .series = {},
@@ -232,10 +232,10 @@ TEST(Chart, BarsAreAsLongAsTheirValues) {
   ASSERT_EQ(widths.size(), 3u);
   EXPECT_NEAR(widths[0], 100, 0.01);  // the axis reaches 4 % past the longest
   EXPECT_NEAR(widths[1], 25, 0.01);
-  EXPECT_NEAR(widths[2], 0.5, 0.01) << "a hair, where there is nothing";
+  EXPECT_NEAR(widths[2], 0.5, 0.01) << "a value of 0 is drawn as a hairline";
 }
 
-TEST(Chart, ValuesThatAreNoNumbersAreTexts) {
+TEST(Chart, NaNIsShownAsText) {
   BarChart chart = crowded();
   for (auto& group : chart.groups) {
     group.mark = BarChart::kNone;

@@ -1,4 +1,4 @@
-// Attention over caches: sequences of all lengths in one call, some prefilling and some decoding, under all kinds of
+// Attention over caches: sequences of many lengths in one call, some prefilling and some decoding, under all kinds of
 // mods.
 #include <optional>
 
@@ -9,7 +9,7 @@
 namespace attn::test {
 namespace {
 
-/// A call with all lengths on both sides of tiles and pages, and the queries that these positions have.
+/// Draws a call over sequences of these lengths, with q_lens[s] queries at the end of sequence s.
 RaggedCall draw_call(const std::vector<Index>& lengths, const std::vector<Index>& q_lens, Index group, Index dim,
                      Random& random) {
   const TokenSizes sizes{random.integer(1, 2), dim, random.pick(std::vector<Index>{dim, 3, 64})};
@@ -18,7 +18,7 @@ RaggedCall draw_call(const std::vector<Index>& lengths, const std::vector<Index>
   return {sizes.kv_heads * group, tokens, q_lens, random};
 }
 
-/// T: the scalar of queries and results; S: that of the cache.
+/// T: the scalar of queries and results; S: the scalar of the cache.
 template <class T, class S>
 void sweep() {
   const std::vector<Index> lengths{65, 0, 1, 300, 63, 64, 130, 5};
@@ -65,7 +65,7 @@ TEST(KvAttention, BFloat16) { sweep<Eigen::bfloat16, Eigen::bfloat16>(); }
 TEST(KvAttention, BFloat16OverEightBits) { sweep<Eigen::bfloat16, std::int8_t>(); }
 TEST(KvAttention, Double) { sweep<double, double>(); }
 
-// So many keys that those of a single query are cut into parts.
+// Enough keys for those of a single query to be split.
 template <class T, class S>
 void sweep_long() {
   Random random(2);
@@ -91,8 +91,8 @@ TEST(KvAttention, LongFloat) { sweep_long<float, float>(); }
 TEST(KvAttention, LongBFloat16) { sweep_long<Eigen::bfloat16, Eigen::bfloat16>(); }
 TEST(KvAttention, LongEightBits) { sweep_long<float, std::int8_t>(); }
 
-// The same position for the first query of each sequence, wherever its keys end.
-TEST(KvAttention, PositionOfTheFirstQueryIsGiven) {
+// One explicit position for the first query of all sequences, independent of their lengths.
+TEST(KvAttention, ExplicitQOffset) {
   Random random(3);
   const RaggedCall call = draw_call({10, 70, 0, 3}, {3, 8, 2, 5}, 2, 8, random);
   const RaggedRows<float> table(call.lengths(), call.heads, random);
@@ -106,7 +106,7 @@ TEST(KvAttention, PositionOfTheFirstQueryIsGiven) {
     }
 }
 
-// Drafts of several sequences, each behind tokens of its own.
+// Drafts of several sequences, each after its own context.
 TEST(KvAttention, TreesOfDrafts) {
   Random random(4);
   const std::vector<Index> parents{-1, 0, 0, 1, 3, 2, -1};
@@ -131,7 +131,7 @@ TEST(KvAttention, TreesOfDrafts) {
   }
 }
 
-// Every mod of the tables, where all sequences have as many tokens and so fit tensors that mods hold.
+// Every mod of the tables. All sequences have the same length, so that they fit the tensors in mods.
 template <class T>
 void sweep_table() {
   Random random(5);
@@ -146,7 +146,7 @@ void sweep_table() {
       Sizes all = call.sizes(0);
       all.batch = 2;
       each_erased_row({all, {}, random}, [&](const auto& erased) {
-        if (erased.meaning.factor) return;  // not to be said by lambdas; see dropout_test
+        if (erased.meaning.factor) return;  // dropout cannot be expressed by lambdas; see dropout_test
         if (::testing::Test::HasFailure() || !sample.takes_next()) return;
         const CachedRow<T> row(erased);
         const Index page_size = random.pick(std::vector<Index>{0, 3, 48, 64});

@@ -1,4 +1,4 @@
-// The cache in one piece for each sequence: appending, forgetting, reordering and growing, against a plain model.
+// The contiguous cache: appending, truncating, reordering and growing, against a plain model.
 #include "support/ragged_call.h"
 
 namespace attn::test {
@@ -10,7 +10,7 @@ KvCacheConfig config(Index batch, Index capacity) {
   return {.batch = batch, .kv_heads = kSizes.kv_heads, .capacity = capacity, .head_dim = kSizes.head_dim, .v_dim = 5};
 }
 
-/// A cache and what it should hold.
+/// A cache and its expected contents.
 template <class S>
 struct Kept {
   KvCache<S> cache;
@@ -37,7 +37,7 @@ struct Kept {
   }
   void append(const std::vector<Index>& lens, Layout layout = Layout::bhsd) {
     const auto more = draw(lens);
-    Appended<Given<S>> given(behind_each_other(more), layout);
+    Appended<Given<S>> given(concatenated(more), layout);
     cache.append(given.k(), given.v(), lens);
     keep(more);
   }
@@ -45,7 +45,7 @@ struct Kept {
     std::vector<Index> lens(model.size(), 0);
     lens[static_cast<std::size_t>(sequence)] = len;
     const auto more = draw(lens);
-    Appended<Given<S>> given(behind_each_other(more), layout);
+    Appended<Given<S>> given(concatenated(more), layout);
     cache.append(sequence, given.k(), given.v());
     keep(more);
   }
@@ -61,7 +61,7 @@ class KvCacheOf : public ::testing::Test {};
 using Scalars = ::testing::Types<float, double, long double, Eigen::half, Eigen::bfloat16, std::int8_t>;
 TYPED_TEST_SUITE(KvCacheOf, Scalars);
 
-TYPED_TEST(KvCacheOf, KeepsWhatIsAppended) {
+TYPED_TEST(KvCacheOf, KeepsAppendedTokens) {
   for (Layout layout : {Layout::bhsd, Layout::bshd, Layout::dim_major, Layout::gaps, Layout::reversed}) {
     Kept<TypeParam> k(config(3, 4));
     EXPECT_TRUE(holds(k.cache, k.model));  // nothing yet
@@ -77,21 +77,21 @@ TYPED_TEST(KvCacheOf, KeepsWhatIsAppended) {
     k.truncate(2, k.cache.length(2));
     k.append({3, 2, 1}, layout);
     k.cache.clear();
-    EXPECT_EQ(k.cache.capacity(), 144);  // memory stays
+    EXPECT_EQ(k.cache.capacity(), 144);  // memory is kept
     for (Tokens& t : k.model) t.truncate(0);
     EXPECT_TRUE(holds(k.cache, k.model));
     k.append({2, 9, 0}, layout);
   }
 }
 
-// More than is packed at a time, from the middle of a sequence on.
+// More tokens than are packed at a time, starting in the middle of a sequence.
 TYPED_TEST(KvCacheOf, KeepsManyTokensAtOnce) {
   Kept<TypeParam> k({.batch = 2, .kv_heads = 1, .head_dim = 33, .v_dim = 2});
   k.append({5, 0});
   k.append({200, 131});
 }
 
-TYPED_TEST(KvCacheOf, AttendsToWhatItKeeps) {
+TYPED_TEST(KvCacheOf, AttendsToItsTokens) {
   using S = TypeParam;
   using T = std::conditional_t<sizeof(S) <= 2, float, S>;
   Kept<S> k(config(3, 4));
@@ -106,7 +106,7 @@ TYPED_TEST(KvCacheOf, AttendsToWhatItKeeps) {
   }
 }
 
-TEST(KvCache, TokensOfAnEmptySequenceAreNone) {
+TEST(KvCache, EmptySequencesGiveZeros) {
   const KvCache<float> cache({.batch = 2, .kv_heads = 2, .head_dim = 3});
   const auto r = attention(Tensor<float, 4>({2, 4, 6, 3}), cache, causal());
   EXPECT_EQ(r.out.shape(), (Shape<4>{2, 4, 6, 3}));
@@ -114,7 +114,7 @@ TEST(KvCache, TokensOfAnEmptySequenceAreNone) {
   for (Index i = 0; i < r.lse.size(); ++i) EXPECT_EQ(r.lse.data()[i], -std::numeric_limits<float>::infinity());
 }
 
-// All ways to pass queries and to take results, each against the one that writes to views.
+// All types of queries and results, compared with the overload that writes to views.
 TEST(KvCache, QueriesAndResultsOfAllTypes) {
   Kept<float> k({.kv_heads = 1, .head_dim = 4, .v_dim = 3});
   k.append({30});
@@ -142,7 +142,7 @@ TEST(KvCache, QueriesAndResultsOfAllTypes) {
   Tensor<float, 2> q2({8, 4});
   q2.matrix() = q;
   EXPECT_EQ(attention(q2, k.cache, causal()).out.matrix(), r.out);
-  // In 16 bits results are rounded once, to the nearest.
+  // 16-bit results are rounded once, to the nearest.
   Eigen::Matrix<Eigen::half, Eigen::Dynamic, Eigen::Dynamic> narrow(8, 3);
   attention_into(narrow, q, k.cache, causal());
   EXPECT_EQ(narrow, r.out.cast<Eigen::half>());
@@ -152,8 +152,8 @@ TEST(KvCache, QueriesAndResultsOfAllTypes) {
   static_assert(std::is_same_v<decltype(of_half.lse)::Scalar, float>);
 }
 
-// Numbers of 16 bits are appended to a cache of floats as they are, and floats are rounded to the nearest of 16 bits.
-TEST(KvCache, NumbersAreConvertedWhenAppended) {
+// Appending 16-bit floats to a float cache is exact, and appending floats to a 16-bit cache rounds to the nearest.
+TEST(KvCache, AppendConvertsScalars) {
   Random random(4);
   const Tokens tokens(kSizes, 40, random), narrow = tokens.rounded_to<Eigen::bfloat16>();
   KvCache<float> wide(config(1, 64));
@@ -167,7 +167,7 @@ TEST(KvCache, NumbersAreConvertedWhenAppended) {
   EXPECT_FALSE(holds(rounding, {tokens}));
 }
 
-TEST(KvCache, GrowsToTwiceItsRoomOrToWhatIsNeeded) {
+TEST(KvCache, CapacityAtLeastDoubles) {
   Kept<float> k(config(2, 3));
   EXPECT_EQ(k.cache.capacity(), 3);
   const Index bytes = k.cache.bytes();
@@ -196,13 +196,13 @@ TEST(KvCache, ViewsOfOneSequenceAndOfAll) {
   const auto all = k.cache.keys();
   EXPECT_EQ(all.shape(), (Shape<4>{2, 2, 7, 3}));
   EXPECT_EQ(k.cache.values().shape(), (Shape<4>{2, 2, 7, 5}));
-  EXPECT_EQ(all.stride(2), 3);  // tokens of a head lie one behind the other
+  EXPECT_EQ(all.stride(2), 3);  // the tokens of a head are contiguous
   EXPECT_EQ(all.stride(3), 1);
   EXPECT_EQ(k.cache.keys(1).data(), &all(1, 0, 0, 0));  // not a copy
   const float* const before = all.data();
   k.append({6, 3});
-  EXPECT_EQ(k.cache.keys().data(), before);  // nor was anything moved
-  // What is behind the shorter sequence is dropped by its length.
+  EXPECT_EQ(k.cache.keys().data(), before);  // nothing was moved either
+  // key_lengths() drops the padding after the shorter sequence.
   k.truncate(0, 2);
   Random random(5);
   const RaggedCall call(2, k.model, {1, 1}, random);
@@ -224,7 +224,7 @@ TEST(KvCache, CopiesAreIndependent) {
   EXPECT_TRUE(holds(copy, before));
 }
 
-// Every map of up to four sequences to each other, of different lengths.
+// Every map among up to four sequences of different lengths.
 TYPED_TEST(KvCacheOf, ReordersByEveryMap) {
   for (Index count = 1; count <= 4; ++count) {
     Index maps = 1;
@@ -241,14 +241,14 @@ TYPED_TEST(KvCacheOf, ReordersByEveryMap) {
       }
       k.cache.reorder(from);
       ASSERT_TRUE(holds(k.cache, wanted)) << "map " << map << " of " << count;
-      // What was shared is not any more.
+      // Sequences that had the same source are independent.
       k.model = wanted;
       k.append(std::vector<Index>(static_cast<std::size_t>(count), 1));
     }
   }
 }
 
-// Larger ones at random: several rings, and trees that hang on rings.
+// Larger random maps, with several cycles and trees attached to cycles.
 TEST(KvCache, ReordersByRandomMaps) {
   Kept<float> k(config(9, 3));
   k.append({3, 1, 4, 1, 5, 9, 2, 6, 0});
@@ -264,7 +264,7 @@ TEST(KvCache, ReordersByRandomMaps) {
     k.cache.reorder(from);
     ASSERT_TRUE(holds(k.cache, wanted)) << "round " << round;
     k.model = wanted;
-    // So that sequences differ again.
+    // Makes the sequences differ again.
     const Index one = k.random.integer(0, 8);
     if (k.cache.length(one) > 6) k.truncate(one, 2);
     k.append_to(one, k.random.integer(1, 4));
@@ -273,7 +273,7 @@ TEST(KvCache, ReordersByRandomMaps) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-TEST(KvCache, OldNamesAreTheNewOnes) {
+TEST(KvCache, DeprecatedNamesStillWork) {
   KvCache<float> old_names(config(2, 8)), new_names(config(2, 8));
   Random random(3);
   Appended<float> more(Tokens::exact(kSizes, 3, random));

@@ -1,4 +1,4 @@
-// The kernels that multiply integers of 8 bits, by themselves against exact sums, and in calls.
+// Kernels that multiply 8-bit integers: each kernel against exact sums, and whole calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace attn::test {
 namespace {
 
-/// Rows of 8 bits, queries and weights, with room in between that is NaN, or -128, and must not count.
+/// 8-bit rows, queries and weights, with padding of NaN or -128 that must have no effect.
 class KvDots : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
@@ -26,7 +26,7 @@ class KvDots : public ::testing::TestWithParam<Isa> {
     kernels_ = detail::dot_kernels(detail::vectors_of(GetParam()));
     ASSERT_NE(kernels_, nullptr);
   }
-  /// The same vectors, which multiply floats.
+  /// The instruction set that has the same vectors, but kernels that multiply floats.
   static Isa of_floats() {
     return detail::isa_with({detail::vectors_of(GetParam()), detail::DotProducts::none, detail::MatrixUnit::none});
   }
@@ -34,7 +34,7 @@ class KvDots : public ::testing::TestWithParam<Isa> {
   std::int8_t draw_number() { return static_cast<std::int8_t>(std::uniform_int_distribution<int>(-127, 127)(random_)); }
   float draw(float from, float to) { return std::uniform_real_distribution<float>(from, to)(random_); }
 
-  /// `stride` numbers apart.
+  /// Random rows, `stride` elements apart.
   std::vector<std::int8_t> rows(Index count, Index dim, Index stride) {
     std::vector<std::int8_t> all(static_cast<std::size_t>(count * stride), std::int8_t(-128));
     for (Index j = 0; j < count; ++j)
@@ -46,7 +46,7 @@ class KvDots : public ::testing::TestWithParam<Isa> {
   }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
-  /// The scores of queries (queries, head_dim) and as many keys, or nothing if a query does not fit.
+  /// The scores of queries (queries, head_dim) with keys, or nothing if a query is not representable.
   std::vector<float> scores(const std::vector<float>& queries, Index head_dim, const std::vector<std::int8_t>& keys,
                             Index key_count, Index stride) {
     const Index count = static_cast<Index>(queries.size()) / head_dim, row = head_dim + kernels_->query_header;
@@ -78,7 +78,7 @@ TEST_P(KvDots, MultiplyByScales) {
   }
 }
 
-TEST_P(KvDots, ScoresAreThoseOfIntegers) {
+TEST_P(KvDots, ScoresAreAccurateTo24Bits) {
   for (const Index dim : {kernels_->columns, 2 * kernels_->columns, Index(320)})
     for (const Index count : {1, 2, 4, 5, 16})
       for (const Index key_count : {1, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64}) {
@@ -86,7 +86,7 @@ TEST_P(KvDots, ScoresAreThoseOfIntegers) {
                      std::to_string(key_count) + " keys");
         const Index stride = dim + 5;
         const std::vector<std::int8_t> keys = rows(key_count, dim, stride);
-        // In units of 2^-30, with all 24 bits in use; all of the first query are the largest there is.
+        // Elements are multiples of 2^-30 that use all 24 bits; those of the first query have the largest magnitude.
         std::vector<float> queries(at(count * dim));
         for (std::size_t i = 0; i < queries.size(); ++i)
           queries[i] = 0x1p-30f * (i < at(dim) ? (i % 3 ? 0x1.fffffep22f : -0x1.fffffep22f)
@@ -106,8 +106,8 @@ TEST_P(KvDots, ScoresAreThoseOfIntegers) {
       }
 }
 
-TEST_P(KvDots, ShortNumbersAreExact) {
-  // Products and sums of few bits are what they are, as in floats.
+TEST_P(KvDots, SmallIntegersAreExact) {
+  // Products and sums that need few bits are exact, as with floats.
   const Index dim = 64;
   std::vector<std::int8_t> keys(at(dim * 16));
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::int8_t>(static_cast<int>(i % 255) - 127);
@@ -125,7 +125,7 @@ TEST_P(KvDots, ShortNumbersAreExact) {
   EXPECT_EQ(scores(std::vector<float>(at(dim)), dim, keys, 16, dim)[5], 0);
 }
 
-TEST_P(KvDots, QueriesThatDoNotFit) {
+TEST_P(KvDots, UnrepresentableQueriesAreRejected) {
   const std::vector<std::int8_t> keys = rows(4, 64, 64);
   for (const float x : {kNaN, kInf, -kInf, 0x1p101f, 0x1p-102f}) {
     std::vector<float> query(64, std::isnan(x) ? 1 : 0x1p-120f);
@@ -160,7 +160,7 @@ TEST_P(KvDots, ValuesAreWeighted) {
         ASSERT_TRUE(kernels_->value(m, count, view(values, stride), keys, dim, nothing));
         for (Index r = 0; r < count; ++r)
           for (Index c = 0; c < dim; ++c) {
-            // A weight is rounded by 2^-24 of the largest of its query at most.
+            // Rounding changes a weight by at most 2^-24 of the largest weight of its query.
             double want = static_cast<double>(before[at(r * dim + c)]) * rescale[at(r)], sizes = std::abs(want),
                    largest = 0, values_sizes = 0;
             for (Index j = 0; j < keys; ++j) {
@@ -174,7 +174,7 @@ TEST_P(KvDots, ValuesAreWeighted) {
             ASSERT_NEAR(out[at(r * dim + c)], want, 0x1p-23 * sizes + 0x1p-24 * largest * values_sizes)
                 << "query " << r << ", column " << c;
           }
-        // One that does not fit, and nothing is done to any.
+        // A single unrepresentable weight makes value() fail and leave the output unchanged.
         const std::vector<float> after = out;
         for (const float x : {kNaN, kInf, -1.0f, -0.0f, 0x1p-101f}) {
           std::vector<float> others(at(count * detail::kKeyTile));
@@ -186,7 +186,7 @@ TEST_P(KvDots, ValuesAreWeighted) {
       }
 }
 
-/// Some heads over a cache of 8 bits.
+/// A call of several heads over an 8-bit cache.
 struct Decoding {
   Decoding(Index heads, Index q_len, Index kv_len, Index dim, std::uint64_t seed)
       : q({1, heads, q_len, dim}),
@@ -207,19 +207,19 @@ struct Decoding {
   KvCache<std::int8_t> cache;
 };
 
-TEST_P(KvDots, ServeCachesOfEightBitsAlone) {
+TEST_P(KvDots, AreUsedForDecodingEightBitCachesOnly) {
   const Options forced{.isa = GetParam()};
   const auto isa = [&](const Decoding& d) { return explain(d.q, d.cache, causal(), forced).isa; };
   EXPECT_EQ(isa(Decoding(8, 1, 300, 64, 1)), GetParam());
   EXPECT_EQ(isa(Decoding(8, 40, 300, 64, 1)), of_floats()) << "tiles of queries";
-  EXPECT_EQ(isa(Decoding(8, 1, 300, 80, 1)), of_floats()) << "rows of no whole vectors";
+  EXPECT_EQ(isa(Decoding(8, 1, 300, 80, 1)), of_floats()) << "rows that are not whole vectors";
   const Decoding d(8, 1, 300, 64, 1);
   EXPECT_EQ(explain(d.q, d.k, d.v, causal(), forced).isa, of_floats());
   EXPECT_EQ(explain(d.q, d.cache, causal(), {.isa = of_floats()}).isa, of_floats());
 }
 
-TEST_P(KvDots, AreNearTheSameOfFloats) {
-  // Both are near the exact result, and no two sums are the same: else one of them did not run.
+TEST_P(KvDots, AreCloseToFloatKernels) {
+  // Both are close to the exact result but differ in bits; equal results would mean that one of them did not run.
   for (const Index q_len : {1, 3}) {
     const Decoding d(8, q_len, 1000, 128, 2);
     const std::vector<float> of_integers = d.out({.isa = GetParam()}), floats = d.out({.isa = of_floats()});
@@ -228,7 +228,7 @@ TEST_P(KvDots, AreNearTheSameOfFloats) {
   }
 }
 
-TEST_P(KvDots, AQueryThatDoesNotFitIsComputedAsFloats) {
+TEST_P(KvDots, UnrepresentableQueriesAreComputedInFloat) {
   Decoding d(8, 1, 300, 64, 3);
   d.q(0, 2, 0, 5) = kNaN;
   d.q(0, 3, 0, 5) = 1e33f;
@@ -241,7 +241,7 @@ TEST_P(KvDots, AQueryThatDoesNotFitIsComputedAsFloats) {
   }
 }
 
-TEST_P(KvDots, ThreadsChangeNoBit) {
+TEST_P(KvDots, ThreadsDoNotChangeResults) {
   const Decoding d(8, 2, 9000, 64, 4);
   const std::vector<float> one = d.out({.executor = serial(), .isa = GetParam()});
   for (int n : {2, 5}) EXPECT_EQ(one, d.out({.executor = eager_threads(n), .isa = GetParam()}));

@@ -1,21 +1,20 @@
-// What KvCache, KvView and attention over them refuse, with the numbers that do not fit, and that nothing has changed
-// then.
+// Errors of KvCache, KvView and attention over them: the values in the messages, and that nothing changes.
 #include "support/ragged_call.h"
 #include "support/refused.h"
 
 namespace attn::test {
 namespace {
 
-// Sizes that occur nowhere else, so that a number in a message is that number.
+// Sizes that occur nowhere else, so that a number in a message identifies its size.
 constexpr TokenSizes kRightSizes{3, 13, 19};
 
 class KvErrors : public ::testing::Test {
  protected:
   KvErrors() {
-    Appended<float> given(behind_each_other(model_));
+    Appended<float> given(concatenated(model_));
     cache_.append(given.k(), given.v(), {5, 7});
   }
-  /// Refused, and the cache is as it was.
+  /// Expects an error that leaves the cache unchanged.
   template <class Call>
   void refused(const char* what, const Said& said, const Call& call) {
     expect_refused(what, said, call);
@@ -32,7 +31,7 @@ class KvErrors : public ::testing::Test {
   KvCache<float> cache_{{.batch = 2, .kv_heads = 3, .capacity = 8, .head_dim = 13, .v_dim = 19, .max_capacity = 11}};
 };
 
-TEST(KvCacheConfig, RefusesWhatMakesNoSense) {
+TEST(KvCacheConfig, RefusesInvalidValues) {
   const auto refused = [](KvCacheConfig c, const Said& said) {
     expect_refused("KvCache", said, [&] { const KvCache<float> cache(c); });
   };
@@ -40,9 +39,9 @@ TEST(KvCacheConfig, RefusesWhatMakesNoSense) {
   refused({.batch = 0, .head_dim = 4}, {"batch 0"});
   refused({.kv_heads = -2, .head_dim = 4}, {"kv_heads -2"});
   refused({.head_dim = 4, .v_dim = -3}, {"v_dim -3"});
-  refused({.capacity = 7, .head_dim = 4, .max_capacity = 6}, {"capacity 7", "max_capacity, 6"});
-  refused({.capacity = -5, .head_dim = 4}, {"capacity -5"});
-  refused({.head_dim = 4, .max_capacity = 0}, {"capacity 0"});
+  refused({.capacity = 7, .head_dim = 4, .max_capacity = 6}, {"capacity is 7", "max_capacity is 6"});
+  refused({.capacity = -5, .head_dim = 4}, {"capacity is -5"});
+  refused({.head_dim = 4, .max_capacity = 0}, {"capacity is 0"});
   refused({.head_dim = 4, .rope = Rope({.head_dim = 6})}, {"head_dim is 4", "6"});
 }
 
@@ -54,19 +53,20 @@ TEST_F(KvErrors, Appending) {
   refused("head_dim", {"(2, 3, 2, 14)", "(2, 3, 2, 13)"}, [&] { cache_.append(dims.k(), dims.v()); });
   refused("v_dim", {"(2, 3, 2, 20)", "(2, 3, 2, 19)"}, [&] { cache_.append(two.k(), values.v()); });
   refused("tokens", {"(2, 3, 3, 19)", "(2, 3, 2, 19)"}, [&] { cache_.append(two.k(), three.v()); });
-  refused("batch", {"(1, 3, 2, 13)", "(2, 3, 2, 13)", "appended with the number of each"},
+  refused("batch", {"(1, 3, 2, 13)", "(2, 3, 2, 13)", "pass their lengths after the values"},
           [&] { cache_.append(single.k(), single.v()); });
   refused("a batch of ragged tokens", {"(2, 3, 2, 13)", "(1, 3, 2, 13)"}, [&] {
     cache_.append(two.k(), two.v(), {1, 1});
   });
   refused("three lengths", {"3 lengths", "2 sequences"}, [&] { cache_.append(five.k(), five.v(), {2, 2, 1}); });
-  refused("lengths too large", {"sequence 1", "get 3", "of 5", "2 left"}, [&] {
+  refused("lengths too large", {"sequence 1", "is 3", "of 5", "0..2"}, [&] {
     cache_.append(five.k(), five.v(), {3, 3});
   });
   refused("lengths too small", {"add up to 4", "5 tokens"}, [&] { cache_.append(five.k(), five.v(), {3, 1}); });
   refused("a negative length", {"sequence 0", "-1"}, [&] { cache_.append(five.k(), five.v(), {-1, 6}); });
-  refused("no such sequence", {"no sequence 2", "are 2"}, [&] { cache_.append(2, five.k(), five.v()); });
-  refused("no such sequence", {"no sequence -1"}, [&] { cache_.append(-1, five.k(), five.v()); });
+  refused("no such sequence", {"sequence 2 is out of range", "batch is 2"},
+          [&] { cache_.append(2, five.k(), five.v()); });
+  refused("no such sequence", {"sequence -1 is out of range"}, [&] { cache_.append(-1, five.k(), five.v()); });
 }
 
 TEST_F(KvErrors, Capacity) {
@@ -91,16 +91,16 @@ TEST_F(KvErrors, Capacity) {
   EXPECT_EQ(cache_.length(0), 10);
 }
 
-TEST_F(KvErrors, Others) {
-  refused("truncate to more", {"sequence 0", "5 tokens", "6"}, [&] { cache_.truncate(0, 6); });
-  refused("truncate to less than none", {"-2"}, [&] { cache_.truncate(1, -2); });
-  refused("truncate another", {"no sequence 5", "2"}, [&] { cache_.truncate(5, 0); });
-  refused("length of another", {"no sequence 2"}, [&] { cache_.length(2); });
-  refused("keys of another", {"no sequence 2"}, [&] { cache_.keys(2); });
-  refused("values of another", {"no sequence -3"}, [&] { cache_.values(-3); });
-  refused("reorder by one", {"1 numbers", "2 sequences"}, [&] { cache_.reorder({0}); });
-  refused("reorder by another", {"from[1] is 2", "2 sequences"}, [&] { cache_.reorder({0, 2}); });
-  refused("reorder by less", {"from[0] is -1"}, [&] { cache_.reorder({-1, 0}); });
+TEST_F(KvErrors, OtherOperations) {
+  refused("truncate to more", {"sequence 0", "0..5", "is 6"}, [&] { cache_.truncate(0, 6); });
+  refused("truncate to a negative length", {"-2"}, [&] { cache_.truncate(1, -2); });
+  refused("truncate another", {"sequence 5 is out of range", "2"}, [&] { cache_.truncate(5, 0); });
+  refused("length of another", {"sequence 2 is out of range"}, [&] { cache_.length(2); });
+  refused("keys of another", {"sequence 2 is out of range"}, [&] { cache_.keys(2); });
+  refused("values of another", {"sequence -3 is out of range"}, [&] { cache_.values(-3); });
+  refused("reorder by one", {"1 indices", "2 sequences"}, [&] { cache_.reorder({0}); });
+  refused("reorder by another", {"from[1] = 2", "2 sequences"}, [&] { cache_.reorder({0, 2}); });
+  refused("reorder by less", {"from[0] = -1"}, [&] { cache_.reorder({-1, 0}); });
 }
 
 TEST_F(KvErrors, Queries) {
@@ -133,16 +133,16 @@ TEST_F(KvErrors, Queries) {
   refused("head_dim", {"12", "13"}, [&] { call({2, 6, 1, 12}); });
   refused("lengths of three", {"3 lengths", "2 sequences"}, [&] { call({1, 6, 4, 13}, {{1, 1, 2}}); });
   refused("a batch of ragged queries", {"(2, 6, 4, 13)", "1"}, [&] { call({2, 6, 4, 13}, {{2, 2}}); });
-  refused("lengths too large", {"lens[1] is 3", "of 4", "2 are left"}, [&] { call({1, 6, 4, 13}, {{2, 3}}); });
+  refused("lengths too large", {"lens[1]", "is 3", "of 4", "0..2"}, [&] { call({1, 6, 4, 13}, {{2, 3}}); });
   refused("lengths too small", {"add up to 3", "4 queries"}, [&] { call({1, 6, 4, 13}, {{2, 1}}); });
-  refused("a negative length", {"lens[0] is -1"}, [&] { call({1, 6, 4, 13}, {{-1, 5}}); });
+  refused("a negative length", {"lens[0]", "is -1"}, [&] { call({1, 6, 4, 13}, {{-1, 5}}); });
   refused("q_offset", {"q_offset"}, [&] { call({2, 6, 1, 13}, {}, {.q_offset = Index(1) << 61}); });
   refused("q_offsets", {"3 q_offsets", "batch of 2"}, [&] { call({2, 6, 1, 13}, {}, {.q_offsets = {1, 2, 3}}); });
   refused("q_offsets", {"q_offsets[1]"}, [&] { call({1, 6, 4, 13}, {{1, 3}}, {.q_offsets = {1, Index(1) << 61}}); });
 }
 
-// A rope turns a draft by its row; siblings must share a position.
-TEST(KvTreeErrors, ARopeTurnsDraftsByTheirRows) {
+// A cache's rope rotates drafts by their rows, but siblings in a tree share a position, so trees are refused.
+TEST(KvTreeErrors, RopedCachesRefuseTrees) {
   const Rope rope({.head_dim = 4});
   Random random(5);
   const TokenSizes sizes{2, 4, 4};
@@ -165,18 +165,19 @@ TEST(KvTreeErrors, ARopeTurnsDraftsByTheirRows) {
   refused("with others", [&] { attention(q, turned, softcap(5) | drafts | causal()); });
   refused("in a mask of masks", [&] { attention(q, turned, any_of(not_(all_of(drafts, causal())), causal())); });
   refused("into", [&] { attention_into(out, q, turned, drafts); });
-  refused("asked", [&] { explain(q, turned, drafts); });
+  refused("explain", [&] { explain(q, turned, drafts); });
   expect_refused("two contexts", {"node 4 has depth 0", "depth 4"}, [&] {
     attention(q, turned, tree({-1, 0, 1, 2, -1}));
   });
   EXPECT_NO_THROW(attention(q, plain, drafts));
-  // A chain is a text, whose rows are its positions.
+  // In a chain, the row of a node is its position.
   const auto chain = attention(q, turned, tree({-1, 0, 1, 2, 3})).out, as_text = attention(q, turned, causal()).out;
   EXPECT_TRUE(std::equal(chain.data(), chain.data() + chain.size(), as_text.data()));
 }
 
-// What the refusal says to do: node 4 of a tree is the last token of its path as an ordinary text.
-TEST(KvTreeErrors, TurnedBeforeTheyAreRight) {
+// What the error message suggests: keys rotated by the caller. The result for node 4 of the tree equals that for the
+// last token of its path fed as a plain sequence.
+TEST(KvTreeErrors, TreesOfKeysRotatedByTheCaller) {
   const Rope rope({.head_dim = 4});
   Random random(6);
   const TokenSizes sizes{2, 4, 4};
@@ -216,7 +217,7 @@ TEST_F(KvErrors, Results) {
   });
   refused("lengths of a mod", {"key_lengths", "3", "2"}, [&] { attention(q, cache_, key_lengths({1, 2, 3})); });
   refused("a length of a mod", {"6", "0..5"}, [&] { attention(q, cache_, key_lengths({6, 2})); });
-  EXPECT_NO_THROW(attention(q, cache_, key_lengths({5, 7})));  // each within its own
+  EXPECT_NO_THROW(attention(q, cache_, key_lengths({5, 7})));  // each within its own sequence
 }
 
 TEST(KvViewErrors, PagesAndTables) {
@@ -225,7 +226,7 @@ TEST(KvViewErrors, PagesAndTables) {
                         const std::vector<Index>& lens) {
     return KvView<float>(k, v, TensorView<const std::int32_t, 2>(entries.data(), shape), lens);
   };
-  EXPECT_EQ(make({3, 8, 0, -7}, {2, 2}, {8, 4}).size(), 2);  // what is behind the pages of a sequence is not looked at
+  EXPECT_EQ(make({3, 8, 0, -7}, {2, 2}, {8, 4}).size(), 2);  // table entries after a sequence's pages are not read
   EXPECT_EQ(make({9999, -1}, {2, 1}, {0, 0}).size(), 2);
   expect_refused("too large", {"entry 1", "sequence 1", "page 9", "are 9"}, [&] {
     make({3, 8, 0, 9}, {2, 2}, {8, 5});
@@ -233,7 +234,7 @@ TEST(KvViewErrors, PagesAndTables) {
   expect_refused("negative", {"entry 0", "sequence 0", "page -1"}, [&] { make({-1, 2}, {1, 2}, {1}); });
   expect_refused("too short", {"sequence 1", "9 tokens", "2 pages of 4"}, [&] { make({1, 2, 3, 4}, {2, 2}, {8, 9}); });
   expect_refused("negative length", {"sequence 0", "-2"}, [&] { make({1, 2}, {1, 2}, {-2}); });
-  // Pages of one number, repeated, and a row of one page, repeated: more tokens together than there are numbers.
+  // Views with strides of 0: the capacity of the repeated pages exceeds the range of Index.
   const float number = 1;
   const TensorView<const float, 4> page(&number, {1, 1, Index(1) << 60, 1}, {0, 0, 0, 0});
   const std::int8_t first = 0;

@@ -1,4 +1,4 @@
-// What results over caches must not depend on, bit for bit: threads, other sequences, and how keys lie in pages.
+// Results over caches do not depend, bit for bit, on threads, other sequences or the paging of keys.
 #include "support/cached.h"
 #include "support/executors.h"
 
@@ -18,7 +18,7 @@ class KvInvariance : public ::testing::Test {
   using T = typename Pair::T;
   using S = typename Pair::S;
 
-  /// Some sequences decode, of which one has so many keys that they are cut into parts; others prefill.
+  /// Some sequences decode, one of them with so many keys that they are split; others prefill.
   KvInvariance() : random_(1), call_(8, draw(), {1, 4, 5, 70, 1, 130}, random_) {
     call_.template round_queries_to<T>();
     const RaggedRows<T> all(call_.lengths(), call_.heads, random_);
@@ -27,7 +27,7 @@ class KvInvariance : public ::testing::Test {
              })};
   }
 
-  /// Calls check(row, isa) for a mod or none, and for each instruction set.
+  /// Calls check(row, isa) without mods and with some, for each instruction set.
   template <class Check>
   void each(const Check& check) {
     for (const CachedRow<T>& row : rows_)
@@ -108,8 +108,8 @@ TYPED_TEST(KvInvariance, OtherSequences) {
   });
 }
 
-// Heads worked on together may visit different keys. One head's range must not shift the tiles of another.
-TEST(KvInvarianceOfHeads, RangesOfOtherHeadsMatterNot) {
+// Heads processed together may visit different keys. One head's range must not shift the tiles of another.
+TEST(KvInvarianceOfHeads, RangesOfOtherHeadsDoNotMatter) {
   using T = Eigen::bfloat16;
   const Index kv_heads = 8, heads = 16, dim = 64, keys = 500;
   Random random(9);
@@ -139,9 +139,9 @@ TEST(KvInvarianceOfHeads, RangesOfOtherHeadsMatterNot) {
   }
 }
 
-/// Windows that begin and end within a page, over rows that fill no vector, of heads that leave one over.
+/// Windows that begin and end within a page, with dims that are not whole vectors and an odd number of heads.
 template <class S>
-void windows_do_not_see_pages() {
+void expect_windows_independent_of_pages() {
   using In = std::conditional_t<std::is_same_v<S, std::int8_t>, float, S>;
   using T = typename KvCache<S>::Computed;
   Random random(11);
@@ -176,19 +176,19 @@ void windows_do_not_see_pages() {
         }
       }
 }
-TEST(KvInvarianceOfWindows, Float) { windows_do_not_see_pages<float>(); }
-TEST(KvInvarianceOfWindows, Double) { windows_do_not_see_pages<double>(); }
-TEST(KvInvarianceOfWindows, Half) { windows_do_not_see_pages<Eigen::half>(); }
-TEST(KvInvarianceOfWindows, BFloat16) { windows_do_not_see_pages<Eigen::bfloat16>(); }
-TEST(KvInvarianceOfWindows, Int8) { windows_do_not_see_pages<std::int8_t>(); }
+TEST(KvInvarianceOfWindows, Float) { expect_windows_independent_of_pages<float>(); }
+TEST(KvInvarianceOfWindows, Double) { expect_windows_independent_of_pages<double>(); }
+TEST(KvInvarianceOfWindows, Half) { expect_windows_independent_of_pages<Eigen::half>(); }
+TEST(KvInvarianceOfWindows, BFloat16) { expect_windows_independent_of_pages<Eigen::bfloat16>(); }
+TEST(KvInvarianceOfWindows, Int8) { expect_windows_independent_of_pages<std::int8_t>(); }
 
-TEST(KvInvarianceOfHeads, NoQueriesAtAllAreNoMistake) {
+TEST(KvInvarianceOfHeads, CallsWithoutQueries) {
   const KvCache<float> cache({.batch = 2, .kv_heads = 1, .head_dim = 4});
   EXPECT_EQ(attention(Tensor<float, 4>({2, 1, 0, 4}), cache).out.shape(), (Shape<4>{2, 1, 0, 4}));
 }
 
-// The same sequence several times in a call, and sequences in another order than they were added in.
-TEST(KvInvarianceOfOrder, SequencesMayComeInAnyOrderAndTwice) {
+// A sequence that occurs twice in a call, and sequences in a different order than they were added.
+TEST(KvInvarianceOfOrder, SequencesInAnyOrderAndRepeated) {
   Random random(2);
   const TokenSizes sizes{1, 8, 8};
   const std::vector<Tokens> tokens{Tokens(sizes, 20, random), Tokens(sizes, 70, random)};
@@ -201,9 +201,9 @@ TEST(KvInvarianceOfOrder, SequencesMayComeInAnyOrderAndTwice) {
   Expected<float>(call, {}).expect(memory);
 }
 
-// A prompt that comes in chunks, each attended to as soon as it is appended, gives what the whole prompt gives at once.
+// A prompt fed in chunks, with a call after each append, gives the same results as the whole prompt at once.
 template <class T, class S>
-void expect_chunks_are_the_whole(double scale) {
+void expect_chunks_match_the_whole(double scale) {
   Random random(3);
   const TokenSizes sizes{2, 32, 16};
   const Index n = 150, heads = 4;
@@ -238,11 +238,11 @@ void expect_chunks_are_the_whole(double scale) {
     EXPECT_TRUE(same_bits(from_one.all(), from_pages.all()));
   }
 }
-TEST(KvChunks, AreTheWholeFloat) { expect_chunks_are_the_whole<float, float>(0.2); }
-TEST(KvChunks, AreTheWholeBFloat16) { expect_chunks_are_the_whole<Eigen::bfloat16, Eigen::bfloat16>(0.2); }
-TEST(KvChunks, AreTheWholeEightBits) { expect_chunks_are_the_whole<float, std::int8_t>(0.2); }
+TEST(KvChunks, MatchTheWholeInFloat) { expect_chunks_match_the_whole<float, float>(0.2); }
+TEST(KvChunks, MatchTheWholeInBFloat16) { expect_chunks_match_the_whole<Eigen::bfloat16, Eigen::bfloat16>(0.2); }
+TEST(KvChunks, MatchTheWholeInEightBits) { expect_chunks_match_the_whole<float, std::int8_t>(0.2); }
 
-// With Compute::bf16, caches of every type are rounded to bf16, and the error stays within what that rounding explains.
+// With Compute::bf16, caches of every type are rounded to bf16, and the error stays within the bound of that rounding.
 template <class S>
 void expect_rounded() {
   Random random(4);
@@ -258,8 +258,8 @@ void expect_rounded() {
     for (Index s = 0; s < 2; ++s) {
       const Truth truth = oracle(call.inputs(s));
       const Errors<float> e(truth, memory.of(call, s));
-      // Query and key are rounded to within 2^-9 of themselves, a score moves by twice that of its terms, and a weight
-      // by as much of itself, twice; weights and values are rounded too.
+      // Query and key have relative errors of 2^-9. The error of a score is twice that times scale * sum |q||k|, and a
+      // weight's relative error is twice the score's. Weights and values are rounded too.
       const Real score = 2 * 0x1p-9L * truth.dot_condition + 1e-4L;
       EXPECT_LE(e.lse, 1.1L * score) << "sequence " << s;
       EXPECT_LE(e.out, 1.1L * (2 * score + 2 * 0x1p-9L) * truth.largest_value) << "sequence " << s;

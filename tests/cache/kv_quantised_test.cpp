@@ -1,4 +1,4 @@
-// Caches of 8 bits: how far a number may lie from what was appended, and attention over what is kept.
+// 8-bit caches: quantisation error, and attention over the quantised keys and values.
 #include "support/cached.h"
 #include "support/not_finite.h"
 #include "support/sample.h"
@@ -6,13 +6,13 @@
 namespace attn::test {
 namespace {
 
-/// A token's row of one head as it is kept.
+/// A token's row of one head as stored.
 struct Quantised {
   std::vector<Index> numbers;
   float scale;
 
   explicit Quantised(const std::vector<float>& row) : Quantised(row, row) {}
-  /// The same row as a key, if `as_key`, or as a value.
+  /// The stored key if `as_key`, else the stored value.
   Quantised(const std::vector<float>& key, const std::vector<float>& value, bool as_key = true) {
     const Index k_dim = static_cast<Index>(key.size()), v_dim = static_cast<Index>(value.size());
     KvCache<std::int8_t> cache({.capacity = 2, .head_dim = k_dim, .v_dim = v_dim});
@@ -24,8 +24,8 @@ struct Quantised {
   }
 };
 
-// The inverse of the scale, the product with it and the scale itself are each rounded to float, which moves a number of
-// up to 127 steps by 2^-24 of itself each time; scales below 2^-126 have fewer bits, 23 at least.
+// Largest error in steps. The inverse of the scale, the product with it and the scale itself are each rounded to float,
+// each with a relative error of 2^-24 in up to 127 steps; scales below 2^-126 have fewer bits, at least 23.
 constexpr double kStep = 0.5 + 127 * 4 * 0x1p-24;
 
 TEST(KvQuantised, ErrorIsHalfAStep) {
@@ -52,7 +52,7 @@ TEST(KvQuantised, ErrorIsHalfAStep) {
   }
 }
 
-TEST(KvQuantised, NumbersAreRoundedToTheNearest) {
+TEST(KvQuantised, RoundsToNearest) {
   const Quantised q({127, -127, 0.25f, 0.75f, -0.75f, 1.5f, 2.5f, -63.3f, 0, 126.6f});
   EXPECT_EQ(q.scale, 1);
   EXPECT_EQ(q.numbers, (std::vector<Index>{127, -127, 0, 1, -1, 2, 2, -63, 0, 127}));
@@ -65,7 +65,7 @@ TEST(KvQuantised, RowsOfExtremes) {
     EXPECT_TRUE(q.scale == scale || (std::isnan(q.scale) && std::isnan(scale))) << row[0] << " has " << q.scale;
   };
   expect({0, 0, -0.0f}, {0, 0, 0}, 0);
-  expect({1e-38f, -1e-38f}, {0, 0}, 0);  // too small for an inverse
+  expect({1e-38f, -1e-38f}, {0, 0}, 0);  // the inverse of the scale would overflow
   expect({1e-45f, 0}, {0, 0}, 0);
   expect({0x1p-120f, -0x1p-121f}, {127, -64}, 0x1p-120f / 127);
   expect({3e38f, -3e38f, 1}, {127, -127, 0}, 3e38f / 127);
@@ -75,8 +75,8 @@ TEST(KvQuantised, RowsOfExtremes) {
   expect({2, -kInf}, {0, 0}, kNaN);
 }
 
-/// Attention over the numbers that are kept, to float accuracy.
-TEST(KvQuantised, AttendsToWhatIsKept) {
+/// Attention over the quantised keys and values, to float accuracy.
+TEST(KvQuantised, AttendsToQuantisedValues) {
   Random random(2);
   Sample sample;
   SCOPED_TRACE("a sample" + sample.text());
@@ -104,8 +104,8 @@ TEST(KvQuantised, AttendsToWhatIsKept) {
     }
 }
 
-/// A key, or a value, that is not finite reaches those queries that keep it, and no other.
-TEST(KvQuantised, RowsThatAreNotFinite) {
+/// A non-finite key or value reaches exactly the queries that keep it.
+TEST(KvQuantised, NonFiniteRows) {
   Random random(3);
   const TokenSizes sizes{1, 64, 64};
   const Index n = 100, at = 70;
@@ -156,7 +156,7 @@ TEST(KvQuantised, HugeAndTinyRowsStayFinite) {
   cache.append(k, v);
   q << 1, 0;
   const auto r = attention(q, cache, full(), {.scale = 1, .executor = serial()});
-  // The third score is -3e38, and the others 0.
+  // The third score is -3e38, the others are 0.
   EXPECT_NEAR(r.lse(0), std::log(2.0), 1e-6);
   EXPECT_NEAR(r.out(0, 0) / 1.5e38f, 1, 1e-6);
   EXPECT_NEAR(r.out(0, 1) / -1.5e38f, 1, 1e-6);

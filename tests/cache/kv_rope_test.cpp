@@ -1,4 +1,4 @@
-// Rotary positions in caches: keys are turned as they are appended, and queries as they are read.
+// Rotary positions in caches: keys are rotated when appended, and queries when read.
 #include "support/cached.h"
 
 namespace attn::test {
@@ -9,13 +9,13 @@ std::vector<Rope> ropes(Index dim) {
           Rope({.head_dim = dim, .scaling = RopeScaling::yarn, .factor = 4, .trained_length = 64})};
 }
 
-/// Row-major numbers (heads, len, dim) turned, in double.
+/// Rotates row-major elements (heads, len, dim), in double.
 std::vector<double> turned(const Rope& rope, std::vector<double> x, Index heads, Index len, Index first) {
   if (!x.empty()) rope.rotate(bhsd(x.data(), 1, heads, len, rope.config().head_dim), first);
   return x;
 }
 
-/// Are the keys of a cache the tokens' keys, turned by their positions?
+/// Checks that the keys of a cache are the tokens' keys rotated by their positions.
 template <class S>
 void expect_turned(const Rope& rope, const Tokens& tokens, const Tokens& kept) {
   const TokenSizes& s = tokens.sizes();
@@ -25,7 +25,8 @@ void expect_turned(const Rope& rope, const Tokens& tokens, const Tokens& kept) {
   for (std::size_t row = 0; row < wanted.size(); row += dim) {
     double largest = 0;
     for (std::size_t d = 0; d < dim; ++d) largest = std::max(largest, std::abs(wanted[row + d]));
-    // Sums of two products of rounded numbers, of which none exceeds twice the largest; then the rounding to S.
+    // Allowed error: that of a sum of two products of rounded values, each product at most twice the largest element,
+    // plus the rounding to S.
     const double step =
         std::is_same_v<S, std::int8_t> ? largest / 127 : static_cast<double>(epsilon<Given<S>>()) * largest;
     for (std::size_t d = 0; d < dim; ++d)
@@ -38,7 +39,7 @@ void expect_turned(const Rope& rope, const Tokens& tokens, const Tokens& kept) {
   }
 }
 
-/// The oracle gets the keys that are kept, and queries turned in double.
+/// The call for the oracle: the keys as stored, and queries rotated in double.
 RaggedCall with_turned(const RaggedCall& call, const Rope& rope, const std::vector<Tokens>& kept,
                        const std::optional<Index>& q_offset = {}) {
   RaggedCall t = call;
@@ -91,7 +92,7 @@ TEST(KvRope, BFloat16OfOddDims) { sweep<Eigen::bfloat16, Eigen::bfloat16>(12); }
 TEST(KvRope, FloatOverHalf) { sweep<float, Eigen::half>(32); }
 TEST(KvRope, FloatOverEightBits) { sweep<float, std::int8_t>(64); }
 
-// What is forgotten gives its positions back, and a fork goes on from its own end.
+// Truncating frees positions, and a fork continues from its own end.
 TEST(KvRope, PositionsFollowLengths) {
   Random random(2);
   const TokenSizes sizes{2, 8, 4};
@@ -115,7 +116,7 @@ TEST(KvRope, PositionsFollowLengths) {
   expect_turned<float>(rope, both, tokens_of(pages, fork));
   expect_turned<float>(rope, first, tokens_of(pages, whole));
 
-  // A copy has a rope of its own.
+  // A copy owns its rope.
   std::optional<KvCache<float>> original(cache);
   const KvCache<float> copy = *original;
   original.reset();

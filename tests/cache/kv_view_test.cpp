@@ -1,4 +1,4 @@
-// Sequences in pages of the caller's; what a call over sequences says of itself, and the memory that it works in.
+// Sequences in the caller's pages, and explain() and the workspace of calls over sequences.
 #include <sstream>
 
 #include "support/allocations.h"
@@ -9,7 +9,7 @@
 namespace attn::test {
 namespace {
 
-/// Tokens of some sequences in pages of the caller's, which lie as (pages, page_size, kv_heads, dim) in any order.
+/// Sequences in the caller's pages, of shape (pages, page_size, kv_heads, dim) and in random order.
 template <class S, class Entry>
 struct OwnPages {
   Index page_size, per_sequence = 0;
@@ -111,7 +111,7 @@ class KvCall : public ::testing::Test {
   auto query() { return memory_.q.cview(); }
 };
 
-TEST_F(KvCall, WorksInWorkspaceOfExactlySoManyBytes) {
+TEST_F(KvCall, NeedsExactlyTheReportedWorkspace) {
   const auto batch = cache_.view();
   const auto q = query();
   const auto queries = ragged(q, call_.q_lens);
@@ -121,7 +121,7 @@ TEST_F(KvCall, WorksInWorkspaceOfExactlySoManyBytes) {
     Options options{.executor = executor};
     const std::size_t bytes = workspace_bytes(queries, batch, causal(), options);
     EXPECT_EQ(static_cast<Index>(bytes), explain(queries, batch, causal(), options).workspace_bytes);
-    for (const std::size_t offset : {std::size_t(0), std::size_t(1), std::size_t(63)}) {  // of any alignment
+    for (const std::size_t offset : {std::size_t(0), std::size_t(1), std::size_t(63)}) {  // any alignment
       std::vector<std::byte> memory(bytes + 200, std::byte(0xAB));
       options.workspace = std::span(memory).subspan(offset + 64, bytes);
       RaggedMemory<float> got(call_);
@@ -138,8 +138,8 @@ TEST_F(KvCall, WorksInWorkspaceOfExactlySoManyBytes) {
   }
 }
 
-// With it a call takes little for each sequence, whatever the lengths.
-TEST_F(KvCall, TakesLittleFromTheHeap) {
+// With a workspace, a call allocates little per sequence, independent of the lengths.
+TEST_F(KvCall, AllocatesLittle) {
   const auto batch = cache_.view();
   const auto q = query();
   const auto queries = ragged(q, call_.q_lens);
@@ -148,29 +148,29 @@ TEST_F(KvCall, TakesLittleFromTheHeap) {
   options.workspace = memory;
   const auto out = memory_.out.view();
   const Allocations a = allocations_of([&] { attention_into(out, queries, batch, causal(), options); });
-  // The tables of four sequences, 8 bytes a page, and 1.5 KiB for each.
+  // The tables of four sequences at 8 bytes per page, plus 1.5 kB per sequence.
   EXPECT_LT(a.peak, (9000 + 130 + 64) / 16 * 8 + 4 * 1500);
   EXPECT_EQ(a.in_use, 0);
 }
 
-TEST_F(KvCall, SaysWhatItWillDo) {
+TEST_F(KvCall, IsExplained) {
   const auto q = query();
   const auto queries = ragged(q, call_.q_lens);
   const Explanation e =
       explain(queries, cache_.view(), full(), {.executor = eager_threads(2), .isa = instruction_sets()[0]});
   EXPECT_EQ(e.isa, instruction_sets()[0]);
-  EXPECT_EQ(e.amx, Amx::not_for_these);
+  EXPECT_EQ(e.amx, Amx::unsupported);
   EXPECT_EQ(e.passes, 1);
   EXPECT_EQ(e.keys_per_tile, 64);
-  EXPECT_TRUE(e.packs_keys && e.packs_values);  // pages are shorter than a tile
+  EXPECT_TRUE(e.packs_keys && e.packs_values);  // pages are smaller than a tile
   EXPECT_EQ(e.threads, 2);
-  // Each single query meets 141 tiles of the first, one of the third, and none of the last sequence.
+  // Each single query visits 141 tiles of the first sequence, one of the third, and none of the last.
   const Index tiles_of_prefill = (e.query_tiles - 4 * (1 + 4 + 1)) * 3;
   EXPECT_GT(tiles_of_prefill, 0);
   EXPECT_EQ(e.full_tiles, 4 * (141 + 4 * 1) + tiles_of_prefill);
   EXPECT_EQ(e.masked_tiles, 0);
   EXPECT_EQ(e.skipped_tiles, 0);
-  EXPECT_GT(e.tasks, 4);  // the keys of the first are cut into parts
+  EXPECT_GT(e.tasks, 4);  // the keys of the first sequence are split
   const PoisonedCache<float> aligned(tokens_, 64), one_piece(tokens_, 0);
   for (const auto& cache : {aligned.view(), one_piece.view()}) {
     const Explanation in_place = explain(queries, cache, causal(), {.executor = serial()});
@@ -178,14 +178,14 @@ TEST_F(KvCall, SaysWhatItWillDo) {
     EXPECT_EQ(in_place.threads, 1);
     EXPECT_GT(in_place.masked_tiles, 0);
   }
-  // Masks that group tokens are one pass here.
+  // Masks that group tokens run in one pass over caches.
   EXPECT_EQ(explain(queries, cache_.view(), strided_sparse(128)).passes, 1);
   std::ostringstream text;
   text << e;
   EXPECT_NE(text.str().find("packed           keys and values"), std::string::npos) << text.str();
 }
 
-TEST_F(KvCall, OfNoSequencesAndOfNoQueries) {
+TEST_F(KvCall, WithoutSequencesOrQueries) {
   const auto none = cache_.pages().view(std::vector<Index>());
   EXPECT_EQ(none.size(), 0);
   const Tensor<float, 4> q({0, 4, 3, 32}), no_rows({1, 4, 0, 32});

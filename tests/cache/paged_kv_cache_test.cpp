@@ -1,4 +1,4 @@
-// The paged cache: tables, sharing, copies when something is written, and what is left when pages run out.
+// The paged cache: tables, sharing, copy on write, and its state after running out of pages.
 #include <array>
 #include <functional>
 
@@ -13,7 +13,7 @@ constexpr TokenSizes kPagedSizes{2, 3, 5};
 
 class PagedCache : public ::testing::Test {
  protected:
-  /// So many tokens to a sequence.
+  /// Appends `count` tokens to a sequence.
   bool append(Index id, Index count) { return append(std::vector{id}, {count}, false); }
   bool append(const std::vector<Index>& ids, const std::vector<Index>& counts, bool ragged) {
     std::vector<Tokens> more;
@@ -38,7 +38,7 @@ TEST_F(PagedCache, BeginsWithAllPagesFree) {
   EXPECT_EQ(cache_.key_pages().shape(), (Shape<4>{6, 2, 4, 3}));
   EXPECT_EQ(cache_.value_pages().shape(), (Shape<4>{6, 2, 4, 5}));
   EXPECT_EQ(cache_.bytes(), 6 * 2 * 4 * (3 + 5) * 4);
-  // A byte for each number, and two scales of four bytes for each token and head.
+  // A byte per element, and two scales of four bytes per token and head.
   EXPECT_EQ(PagedKvCache<std::int8_t>(kSmall).bytes(), 6 * 2 * 4 * (3 + 5 + 2 * 4));
   EXPECT_EQ(PagedKvCache<Eigen::half>(kSmall).bytes(), 6 * 2 * 4 * (3 + 5) * 2);
   EXPECT_EQ(PagedKvCache<float>({.pages = 1, .head_dim = 7}).value_pages().shape(), (Shape<4>{1, 1, 64, 7}));
@@ -53,19 +53,19 @@ TEST_F(PagedCache, TakesAPageWhenTheLastIsFull) {
     EXPECT_EQ(cache_.free_pages(), 6 - (count + 3) / 4);
   }
   ASSERT_TRUE(append(a, 0));
-  ASSERT_TRUE(append(a, 15));  // 24 tokens: all there is
+  ASSERT_TRUE(append(a, 15));  // 24 tokens fill all pages
   EXPECT_EQ(cache_.free_pages(), 0);
   EXPECT_FALSE(append(a, 1));
 }
 
-TEST_F(PagedCache, NumbersAreNeverGivenAgain) {
+TEST_F(PagedCache, IdsAreNeverReused) {
   const Index a = model_.add(), b = model_.fork(a);
   model_.release(b);
   model_.release(a);
   EXPECT_GT(model_.add(), b);
 }
 
-TEST_F(PagedCache, TruncateFreesPagesThatNobodyElseHas) {
+TEST_F(PagedCache, TruncateFreesUnsharedPages) {
   const Index a = model_.add();
   append(a, 10);
   const std::vector<Index> before = table(a);
@@ -76,7 +76,7 @@ TEST_F(PagedCache, TruncateFreesPagesThatNobodyElseHas) {
   const Index b = model_.fork(a);
   model_.truncate(a, 8);
   EXPECT_EQ(table(a), std::vector<Index>(before.begin(), before.begin() + 2));
-  EXPECT_EQ(cache_.free_pages(), 3);  // b has the third
+  EXPECT_EQ(cache_.free_pages(), 3);  // b still uses the third
   model_.truncate(b, 4);
   EXPECT_EQ(cache_.free_pages(), 4);
   model_.truncate(a, 0);
@@ -98,33 +98,33 @@ TEST_F(PagedCache, ForksShareUntilOneWrites) {
   EXPECT_EQ(cache_.pages_needed(a, 0), 0);
   EXPECT_EQ(cache_.pages_needed(a, 2), 1);  // a copy
   EXPECT_EQ(cache_.pages_needed(a, 3), 2);  // and one more
-  EXPECT_EQ(cache_.pages_needed(d, 1), 1);  // its page is full: nothing is copied
+  EXPECT_EQ(cache_.pages_needed(d, 1), 1);  // its last page is full: no copy
   ASSERT_TRUE(append(c, 1));
   EXPECT_EQ(table(c)[0], shared[0]);
   EXPECT_NE(table(c)[1], shared[1]);
   EXPECT_EQ(table(a), shared);
   ASSERT_TRUE(append(b, 1));
   EXPECT_NE(table(b)[1], shared[1]);
-  ASSERT_TRUE(append(a, 1));  // the last who has it
+  ASSERT_TRUE(append(a, 1));  // the last user of the page writes in place
   EXPECT_EQ(table(a), shared);
   ASSERT_TRUE(append(d, 1));
   EXPECT_EQ(cache_.free_pages(), 1);
 }
 
-TEST_F(PagedCache, ForkOutlivesWhatItWasMadeFrom) {
+TEST_F(PagedCache, ForkOutlivesItsOrigin) {
   const Index a = model_.add();
   append(a, 7);
   const Index b = model_.fork(a, 6);
   model_.release(a);
   EXPECT_EQ(cache_.free_pages(), 4);
   model_.expect_contents();
-  ASSERT_TRUE(append(b, 1));  // nobody shares any more: no copy
+  ASSERT_TRUE(append(b, 1));  // no longer shared: no copy
   EXPECT_EQ(cache_.free_pages(), 4);
   model_.release(b);
   EXPECT_EQ(cache_.free_pages(), 6);
 }
 
-TEST_F(PagedCache, CutBackIntoASharedPageThenWritten) {
+TEST_F(PagedCache, AppendingAfterTruncationIntoASharedPageCopiesIt) {
   const Index a = model_.add();
   append(a, 8);
   const Index b = model_.fork(a);
@@ -137,7 +137,7 @@ TEST_F(PagedCache, CutBackIntoASharedPageThenWritten) {
   ASSERT_TRUE(append(a, 1));
 }
 
-TEST_F(PagedCache, SeveralWhoWriteToOnePageLeaveItToTheLast) {
+TEST_F(PagedCache, LastOfSeveralWritersKeepsTheSharedPage) {
   const Index a = model_.add();
   append(a, 3);
   const Index b = model_.fork(a), c = model_.fork(a);
@@ -156,11 +156,11 @@ TEST_F(PagedCache, RaggedAppendGivesEachItsOwnTokens) {
   ASSERT_TRUE(append({b, c}, {2, 3}, true));
   EXPECT_EQ(cache_.length(a), 0);
   EXPECT_EQ(cache_.free_pages(), 1);
-  EXPECT_FALSE(append({a, b}, {4, 2}, true));  // one page each, there is one
+  EXPECT_FALSE(append({a, b}, {4, 2}, true));  // one page each, but only one is free
   ASSERT_TRUE(append({a, b}, {4, 1}, true));
 }
 
-TEST_F(PagedCache, OutOfPagesSaysHowMany) {
+TEST_F(PagedCache, OutOfPagesReportsCounts) {
   const Index a = model_.add();
   append(a, 18);
   const Index b = model_.fork(a);
@@ -169,7 +169,8 @@ TEST_F(PagedCache, OutOfPagesSaysHowMany) {
     cache_.append(b, more.k(), more.v());
     FAIL() << "nothing was thrown";
   } catch (const OutOfPages& e) {
-    EXPECT_STREQ(e.what(), "attn: 3 more pages are needed, 1 of 6 are free; release() or truncate() a sequence");
+    EXPECT_STREQ(e.what(),
+                 "attn: 3 more pages are needed, but only 1 of 6 are free; release() or truncate() a sequence");
     EXPECT_EQ(e.needed(), 3);
     EXPECT_EQ(e.free(), 1);
   }
@@ -180,7 +181,7 @@ TEST_F(PagedCache, OutOfPagesSaysHowMany) {
   EXPECT_EQ(cache_.free_pages(), 0);
 }
 
-TEST_F(PagedCache, RefusesWhatMakesNoSense) {
+TEST_F(PagedCache, RefusesInvalidArguments) {
   const Index a = model_.add(), b = model_.add();
   append(a, 7);
   append(b, 2);
@@ -198,31 +199,32 @@ TEST_F(PagedCache, RefusesWhatMakesNoSense) {
   };
   auto three = given(kPagedSizes, 3);
   const std::string name = std::to_string(gone);
-  refused("length of a released one", {"no sequence " + name}, [&] { cache_.length(gone); });
-  refused("table of a released one", {"no sequence " + name}, [&] { cache_.table(gone); });
-  refused("released twice", {"no sequence " + name}, [&] { cache_.release(gone); });
-  refused("fork of a released one", {"no sequence " + name}, [&] { cache_.fork(gone); });
-  refused("truncate of a released one", {"no sequence " + name}, [&] { cache_.truncate(gone, 0); });
-  refused("batch with a released one", {"no sequence " + name}, [&] { cache_.view({a, gone}); });
-  refused("pages_needed of a released one", {"no sequence " + name}, [&] { cache_.pages_needed(gone, 1); });
-  refused("append to a released one", {"no sequence " + name}, [&] { cache_.append(gone, three.k(), three.v()); });
-  refused("append to one that never was", {"no sequence -4"}, [&] { cache_.append(-4, three.k(), three.v()); });
-  refused("fork of too many", {"fork", "7 tokens", "8"}, [&] { cache_.fork(a, 8); });
-  refused("fork of less than none", {"-1"}, [&] { cache_.fork(a, -1); });
-  refused("truncate to more", {"truncate", "7 tokens", "8"}, [&] { cache_.truncate(a, 8); });
-  refused("truncate to less than none", {"-1"}, [&] { cache_.truncate(a, -1); });
-  refused("named twice", {"named twice", std::to_string(a)}, [&] {
+  refused("length of a released one", {"sequence " + name + " does not exist"}, [&] { cache_.length(gone); });
+  refused("table of a released one", {"sequence " + name + " does not exist"}, [&] { cache_.table(gone); });
+  refused("released twice", {"sequence " + name + " does not exist"}, [&] { cache_.release(gone); });
+  refused("fork of a released one", {"sequence " + name + " does not exist"}, [&] { cache_.fork(gone); });
+  refused("truncate of a released one", {"sequence " + name + " does not exist"}, [&] { cache_.truncate(gone, 0); });
+  refused("batch with a released one", {"sequence " + name + " does not exist"}, [&] { cache_.view({a, gone}); });
+  refused("pages_needed of a released one", {"sequence " + name + " does not exist"},
+          [&] { cache_.pages_needed(gone, 1); });
+  refused("append to a released one", {"sequence " + name + " does not exist"},
+          [&] { cache_.append(gone, three.k(), three.v()); });
+  refused("append to one that was never added", {"sequence -4 does not exist"},
+          [&] { cache_.append(-4, three.k(), three.v()); });
+  refused("fork of too many", {"fork", "0..7", "is 8"}, [&] { cache_.fork(a, 8); });
+  refused("fork of a negative length", {"-1"}, [&] { cache_.fork(a, -1); });
+  refused("truncate to more", {"truncate", "0..7", "is 8"}, [&] { cache_.truncate(a, 8); });
+  refused("truncate to a negative length", {"-1"}, [&] { cache_.truncate(a, -1); });
+  refused("named twice", {"appears twice", std::to_string(a)}, [&] {
     cache_.append({a, b, a}, three.k(), three.v(), {1, 1, 1});
   });
   refused("lengths for others", {"2 lengths", "1 seq"}, [&] { cache_.append({a}, three.k(), three.v(), {1, 2}); });
-  refused("lengths of more tokens", {"get 2", "there are 1 left"}, [&] {
-    cache_.append({a, b}, three.k(), three.v(), {2, 2});
-  });
-  refused("lengths of less tokens", {"add up to 2", "3 tokens"}, [&] {
+  refused("lengths of more tokens", {"is 2", "0..1"}, [&] { cache_.append({a, b}, three.k(), three.v(), {2, 2}); });
+  refused("lengths of fewer tokens", {"add up to 2", "3 tokens"}, [&] {
     cache_.append({a, b}, three.k(), three.v(), {1, 1});
   });
   refused("a negative length", {"-1"}, [&] { cache_.append({a, b}, three.k(), three.v(), {-1, 4}); });
-  refused("one batch element for two", {"(1, 2, 3, 3)", "(2, 2, 3, 3)", "appended with the number of each"}, [&] {
+  refused("one batch element for two", {"(1, 2, 3, 3)", "(2, 2, 3, 3)", "pass their lengths after the values"}, [&] {
     cache_.append({a, b}, three.k(), three.v());
   });
   auto heads = given({3, 3, 5}, 3), dims = given({2, 4, 5}, 3), values = given({2, 3, 6}, 3),
@@ -233,7 +235,7 @@ TEST_F(PagedCache, RefusesWhatMakesNoSense) {
   refused("tokens", {"(1, 2, 2, 5)", "(1, 2, 3, 5)"}, [&] { cache_.append(a, three.k(), two.v()); });
 }
 
-TEST(PagedCacheConfig, RefusesWhatMakesNoSense) {
+TEST(PagedCacheConfig, RefusesInvalidArguments) {
   const auto refused = [](PagedKvCacheConfig c, const Said& said) {
     expect_refused("PagedKvCache", said, [&] { const PagedKvCache<float> cache(c); });
   };

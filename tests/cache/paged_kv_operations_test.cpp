@@ -1,4 +1,4 @@
-// Many random operations on the paged cache, each compared with a plain model of it.
+// Random operations on the paged cache, each compared with a plain model.
 #include <iostream>
 
 #include "support/paged_model.h"
@@ -8,7 +8,7 @@
 namespace attn::test {
 namespace {
 
-constexpr int kSeeds = 100, kOperations = 1000;  // for each of three scalars
+constexpr int kSeeds = 100, kOperations = 1000;  // for each of the three scalars
 
 PagedKvCacheConfig drawn_config(Random& random) {
   PagedKvCacheConfig c;
@@ -78,8 +78,8 @@ class Trial {
       model_.fork(from, random_.integer(0, model_.sequences.at(from).size()));
   }
 
-  /// Most often a token or some, now and then several pages of them. Some that are NaN are forgotten at once: what lies
-  /// behind the end of a sequence, or in pages that were freed, must not matter.
+  /// Appends mostly a few tokens, now and then several pages of them. Sometimes NaN tokens are appended and truncated
+  /// at once: the contents after the end of a sequence and of freed pages must not matter.
   void append(const std::vector<Index>& to, bool ragged) {
     const Index size = model_.cache.config().page_size;
     const auto draw = [&] { return random_.chance(0.1) ? random_.integer(0, 3 * size) : random_.integer(0, 4); };
@@ -97,7 +97,7 @@ class Trial {
     if (!model_.append(to, more, ragged, layout)) ++refusals_;
     if (!forgotten || to.size() > 1) return;
     const Index length = model_.sequences.at(to[0]).size();
-    const Index room = length % size == 0 ? 0 : size - length % size;  // no further page, so that there is room
+    const Index room = length % size == 0 ? 0 : size - length % size;  // fits the last page
     if (model_.cache.pages_needed(to[0], room) > 0) return;
     Appended<Given<T>> poison(Tokens::filled(model_.sizes(), room, std::numeric_limits<double>::quiet_NaN()));
     model_.cache.append(to[0], poison.k(), poison.v());
@@ -148,8 +148,8 @@ void run_trials() {
     attended += trial.attended();
     operations += kOperations;
   }
-  // Pools are attended over. That they are small enough to run out of pages, and not so small that nothing else
-  // happens, can be said of many pools only.
+  // Checks that trials call attention. Whether appends fail often, but not too often, can only be checked over many
+  // trials.
   EXPECT_GE(attended, operations / 10);
   if (operations < kSeeds * kOperations) return;
   EXPECT_GT(refusals, operations / 50);

@@ -1,4 +1,4 @@
-// One case of ONNX's Attention or Softmax operator, run through the library's naive and flash path.
+// One case of ONNX's Attention or Softmax operator, run through the library's naive and flash paths.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,13 @@
 
 namespace attn::test {
 
-/// How far the outputs of a case are from the expected ones, for each path by which they were computed.
+/// Errors of a case's outputs against the expected ones, for each path that computed them.
 class Comparison {
  public:
   explicit Comparison(const Case& c) : case_(c) {}
 
-  /// Compares in the order of the expected file, what was got rounded to its type; infinities must match exactly.
+  /// Compares values in the order of the expected file, with `got` rounded to the expected type; infinities must match
+  /// exactly.
   template <class T>
   void check(const std::string& path, const std::string& output, const std::vector<T>& got) {
     const std::string name = path + " " + output;
@@ -40,9 +41,10 @@ class Comparison {
     errors_ += (errors_.empty() ? "errors: " : ", ") + name + text;
   }
 
-  /// What was wrong first; empty if nothing was.
+  /// The first mismatch; empty if none.
   const std::string& failure() const { return failure_; }
-  /// The largest error among finite numbers of every output, by every path: "errors: flash Y 1.2e-07, naive Y 6.0e-08".
+  /// The largest error among the finite elements, for each output on each path: "errors: flash Y 1.2e-07, naive Y
+  /// 6.0e-08".
   const std::string& errors() const { return errors_; }
 
  private:
@@ -68,7 +70,7 @@ std::vector<std::remove_const_t<T>> packed(const TensorView<T, Rank>& view) {
                        : std::vector<std::remove_const_t<T>>(t.data(), t.data() + t.size());
 }
 
-/// An Attention case as tensors of scalar S, and the mods that its attributes and inputs mean.
+/// An Attention case as tensors of scalar S, and the mods that its attributes and inputs specify.
 template <class S>
 class OnnxAttention {
   using T = std::conditional_t<sizeof(S) == 2, float, S>;  // of scores
@@ -83,8 +85,8 @@ class OnnxAttention {
     q_len_ = q_.dim(2);
     kv_len_ = k_.dim(2);
 
-    // Position of query row 0 in each batch element: behind the past, at the end of the valid keys, or at the first
-    // key.
+    // Position of query row 0 in each batch element: after the past keys, or such that the last query is at the last
+    // valid key, or 0.
     if (c.has("nonpad_kv_seqlen"))
       lengths_ = c.input("nonpad_kv_seqlen").as<Index>();
     else
@@ -110,7 +112,7 @@ class OnnxAttention {
  private:
   static constexpr T kInf = std::numeric_limits<T>::infinity();
 
-  /// An attribute or input that this program does not know may change the meaning of the case.
+  /// Throws on inputs and attributes unknown to this program: they may change the meaning of the case.
   void refuse_unknown() const {
     const std::set<std::string> inputs{"Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"};
     const std::set<std::string> attrs{"q_num_heads",       "kv_num_heads",     "scale",
@@ -122,7 +124,7 @@ class OnnxAttention {
       if (!attrs.count(name)) throw std::runtime_error("unknown attribute '" + name + "'");
   }
 
-  /// An input as (batch, heads, len, dim): rank 4 lies so in memory, rank 3 is (batch, len, heads * dim).
+  /// An input as (batch, heads, len, dim): rank 4 has this order in memory, rank 3 is (batch, len, heads * dim).
   Tensor<S, 4> tokens(const std::string& name, const std::string& heads_attr) const {
     const Array& array = case_.input(name);
     if (array.shape.size() == 4) return array.tensor<S, 4>();
@@ -151,7 +153,7 @@ class OnnxAttention {
     return side < 0 ? std::numeric_limits<Index>::max() : side;
   }
 
-  /// attn_mask as one additive and one boolean tensor of rank 4; missing keys at its end are dropped.
+  /// Splits attn_mask into one additive and one boolean tensor of rank 4; keys beyond its last column are dropped.
   void read_mask() {
     added_ = Tensor<T, 4>({1, 1, 1, 1});
     kept_ = Tensor<bool, 4>({1, 1, 1, 1});
@@ -185,7 +187,7 @@ class OnnxAttention {
     const auto masks = keep(kept_) | key_lengths(lengths_);
     const bool one_offset = std::all_of(offsets_.begin(), offsets_.end(), [&](Index o) { return o == offsets_[0]; });
     if (!one_offset) {
-      // Each batch element has an alignment of its own: rows are counted from 0 and moved in the mask.
+      // Batch elements have different offsets. They are added in the mask, since q_offset (here 0) is the same for all.
       const auto moved = mask_mod([this, causal_too](const Position& p) {
         const Index distance = p.q + offsets_[static_cast<std::size_t>(p.batch)] - p.kv;
         return distance <= left_ && -distance <= (causal_too ? std::min<Index>(right_, 0) : right_);
@@ -204,7 +206,7 @@ class OnnxAttention {
     options.q_offset = q_offset;
     if (case_.has_attr("scale")) options.scale = case_.attr("scale", 0);
 
-    // The flash path writes rank-3 results where the operator wants them.
+    // The flash path writes rank-3 results in the layout that the operator expects.
     const Index heads = q_.dim(1), v_dim = v_.dim(3);
     std::vector<S> y(static_cast<std::size_t>(batch_ * heads * q_len_ * v_dim));
     attention_into(rank3_ ? bshd(y.data(), batch_, q_len_, heads, v_dim) : bhsd(y.data(), batch_, heads, q_len_, v_dim),
@@ -224,8 +226,8 @@ class OnnxAttention {
     if (!case_.outputs.count("qk_matmul_output")) return;
     const int mode = static_cast<int>(case_.attr("qk_matmul_output_mode", 0));
     if (mode == 3) return comparison.check("naive", "qk_matmul_output", packed(naive.weights.view()));
-    // Scores at one point of the chain, written down by a mod at that point. Pairs that a mask drops are not asked for
-    // by the naive path, and count as -inf once masks are in.
+    // Scores at one point of the chain, recorded by a mod inserted there. The naive path does not evaluate pairs that a
+    // mask drops; they are -inf once masks are applied.
     Tensor<T, 4> seen(naive.weights.shape());
     std::fill_n(seen.data(), seen.size(), -kInf);
     const auto record = score_mod([&seen, q_offset](auto x, const Position& p) {
@@ -253,8 +255,8 @@ class OnnxAttention {
   Index batch_ = 0, q_len_ = 0, kv_len_ = 0, left_ = 0, right_ = 0;
 };
 
-/// Softmax along an axis, as attention of queries and keys that are zero: the input is the bias, the values are the
-/// identity, so the result is the softmax itself.
+/// Softmax along an axis, as attention with zero queries and keys: the bias is the input and the values are the
+/// identity, so the output is the softmax.
 inline void run_softmax(const Case& c, Comparison& comparison) {
   const Array& input = c.input("input");
   const Index rank = static_cast<Index>(input.shape.size());
@@ -263,7 +265,7 @@ inline void run_softmax(const Case& c, Comparison& comparison) {
   for (Index i = at + 1; i < rank; ++i) inner *= input.shape[static_cast<std::size_t>(i)];
   const Index length = input.shape[static_cast<std::size_t>(at)], outer = input.size() / (length * inner);
 
-  // (outer, length, inner) in memory, seen as one head a slice: (outer, 1, inner, length).
+  // (outer, length, inner) in memory, viewed as one head per slice: (outer, 1, inner, length).
   const std::vector<float> x = input.as<float>();
   const Shape<4> shape{outer, 1, inner, length}, strides{length * inner, 0, 1, inner};
   const TensorView<const float, 4> scores(x.data(), shape, strides);

@@ -6,8 +6,8 @@
 
 namespace attn::test {
 
-/// The rows of a table (positions, pairs) that the position of each token names, or what is such rows already: (batch,
-/// len, pairs).
+/// Looks up the row of the (positions, pairs) table for each token's position. Without position_ids, the input already
+/// has one row per token: (batch, len, pairs).
 inline Tensor<float, 3> angles_of_tokens(const Case& c, const std::string& name) {
   if (!c.has("position_ids")) return c.input(name).tensor<float, 3>();
   const Tensor<float, 2> table = c.input(name).tensor<float, 2>();
@@ -15,7 +15,7 @@ inline Tensor<float, 3> angles_of_tokens(const Case& c, const std::string& name)
   Tensor<float, 3> angles({ids.dim(0), ids.dim(1), table.dim(1)});
   for (Index b = 0; b < angles.dim(0); ++b)
     for (Index i = 0; i < angles.dim(1); ++i) {
-      if (ids(b, i) < 0 || ids(b, i) >= table.dim(0)) throw std::runtime_error("a position outside of " + name);
+      if (ids(b, i) < 0 || ids(b, i) >= table.dim(0)) throw std::runtime_error("a position is out of range in " + name);
       for (Index j = 0; j < angles.dim(2); ++j) angles(b, i, j) = table(ids(b, i), j);
     }
   return angles;

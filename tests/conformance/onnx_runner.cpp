@@ -1,13 +1,13 @@
 // onnx_runner [FOLDER [AT_LEAST]]
 //
-// Runs every case of FOLDER, those of attention through the naive and the flash path: one line for each, PASS or FAIL,
-// with the largest error of each output by each path, and a total. FOLDER holds cases/<name>/manifest.txt and INDEX.txt
-// with one line for each case; default: the environment variable ATTN_CONFORMANCE_DIR, else the folder known when this
-// was compiled.
+// Runs every case in FOLDER, attention through both the naive and the flash path. Prints a line per case, PASS or FAIL
+// with the largest error of each output on each path, and a total. FOLDER contains cases/<name>/manifest.txt and
+// INDEX.txt with one line per case; default: the environment variable ATTN_CONFORMANCE_DIR, else the folder configured
+// at compile time.
 //
-// Exit code 0: all that ran passed. 1: a case failed or is missing, fewer than AT_LEAST passed, or ATTN_ISA names no
-// instruction set. 77: nothing was run, since there is no such folder, or no such instruction set as ATTN_ISA names
-// here.
+// Exit code 0: every case passed. 1: a case failed or is missing, fewer than AT_LEAST passed, or ATTN_ISA names no
+// instruction set. 77: nothing ran, because the folder does not exist or the instruction set named by ATTN_ISA is not
+// available here.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace attn::test;
 
-/// In double where a case wants it, else with tensors of the type of its inputs.
+/// Runs a case in double if it requests that, else with tensors of its inputs' type.
 void run(const Case& c, Comparison& comparison) {
   constexpr double kDouble = 11;  // in ONNX's list of types
   if (c.op == "Softmax")
@@ -64,7 +64,7 @@ void report(const fs::path& folder, Total& total) {
   }
 }
 
-/// The first word of each line.
+/// Returns the first word of each line.
 std::vector<std::string> names_in(const fs::path& index) {
   std::ifstream in(index);
   std::vector<std::string> names;
@@ -75,8 +75,8 @@ std::vector<std::string> names_in(const fs::path& index) {
   return names;
 }
 
-/// Does ATTN_ISA name an instruction set that this processor or this program lacks? Calls would run with another, and
-/// what is printed would be told of the wrong one.
+/// Whether ATTN_ISA names an instruction set that this processor or this program lacks. Calls would fall back to
+/// another one, and the results would be reported under the wrong name.
 bool lacks_named_isa() {
   const char* name = std::getenv("ATTN_ISA");
   for (attn::Isa isa : attn::kIsas)
@@ -93,13 +93,13 @@ int main(int argc, char** argv) {
                                              : ATTN_SHARED_DIR "/conformance/onnx";
   const int at_least = argc > 2 ? std::atoi(argv[2]) : 1;
   if (!fs::is_directory(folder / "cases")) {
-    std::printf("skipped: there is no folder '%s'; name one as the argument or in ATTN_CONFORMANCE_DIR\n",
+    std::printf("skipped: the folder '%s' does not exist; name one as the argument or in ATTN_CONFORMANCE_DIR\n",
                 (folder / "cases").c_str());
     return 77;
   }
 
   if (lacks_named_isa()) {
-    std::printf("skipped: ATTN_ISA=%s is not available here; these are: %s\n", std::getenv("ATTN_ISA"),
+    std::printf("skipped: ATTN_ISA=%s is not available here; available: %s\n", std::getenv("ATTN_ISA"),
                 attn::detail::available_isas().c_str());
     return 77;
   }
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   Total total;
   for (const std::string& name : names_in(folder / "INDEX.txt"))
     if (!cases.count(folder / "cases" / name)) {
-      std::printf("FAIL  %-75s is in INDEX.txt, but there is no such case\n", name.c_str());
+      std::printf("FAIL  %-75s is in INDEX.txt, but the case does not exist\n", name.c_str());
       ++total.failed;
     }
   for (const fs::path& c : cases) report(c, total);

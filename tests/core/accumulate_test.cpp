@@ -1,4 +1,5 @@
-// Going on from what stands in out and lse (Options::accumulate): parts of the keys, one by one, are the whole.
+// Options::accumulate: processing the keys part by part, each call continuing from out and lse, gives the result over
+// all keys.
 #include <gtest/gtest.h>
 
 #include "attn/attn.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
 
-/// Where parts begin and end, some of them empty.
+/// Boundaries of the parts, some of which are empty.
 std::vector<Index> draw_cuts(Index kv_len, Random& random) {
   std::vector<Index> cuts{0, kv_len};
   for (int i = 0; i < 3; ++i) cuts.push_back(random.integer(0, kv_len));
@@ -22,7 +23,8 @@ std::vector<Index> draw_cuts(Index kv_len, Random& random) {
   return cuts;
 }
 
-/// The result of all keys by parts, the first of which begins. Whatever it finds in out and lse is overwritten.
+/// Computes the result over all keys in parts. The first part does not accumulate: it overwrites the contents of out
+/// and lse.
 template <class T>
 Computed<T> by_parts(Arguments<T>& a, const AnyMods<T>& mods, Options options, const std::vector<Index>& cuts,
                      Layout layout = Layout::bhsd) {
@@ -42,7 +44,7 @@ Computed<T> by_parts(Arguments<T>& a, const AnyMods<T>& mods, Options options, c
   return {out.read(), std::vector<Wide<T>>(lse.data(), lse.data() + lse.size())};
 }
 
-TEST(Accumulate, PartsOfKeysAreTheWholeWithEveryMod) {
+TEST(Accumulate, PartsOfKeysGiveTheWholeResultWithEveryMod) {
   Random random(1);
   for (const Index q_len : {1, 3, 60}) {
     const Sizes s{2, 4, 2, q_len, 180, 8, 5};
@@ -72,8 +74,8 @@ class AccumulateTyped : public ::testing::Test {};
 using Narrow = ::testing::Types<Eigen::bfloat16, Eigen::half>;
 TYPED_TEST_SUITE(AccumulateTyped, Narrow);
 
-// Each part rounds the output once more; with a group of passes for each part, not for each pass.
-TYPED_TEST(AccumulateTyped, OutputsOf16BitsAreRoundedByEachPart) {
+// Each part rounds the output once more; with grouped tokens that is once per part, not once per pass.
+TYPED_TEST(AccumulateTyped, SixteenBitOutputsAreRoundedOncePerPart) {
   using T = TypeParam;
   Random random(2);
   auto grouped = strided_sparse(16);
@@ -102,8 +104,8 @@ TYPED_TEST(AccumulateTyped, OutputsOf16BitsAreRoundedByEachPart) {
   }
 }
 
-// The same numbers as of merge(), but for a rounding of each row.
-TEST(Accumulate, IsWhatMergeComputes) {
+// The same values as from merge(), up to one rounding per row.
+TEST(Accumulate, MatchesMerge) {
   Random random(3);
   for (const Index q_len : {1, 50}) {
     const Sizes s{1, 2, 1, q_len, 200, 16, 8};
@@ -122,7 +124,7 @@ TEST(Accumulate, IsWhatMergeComputes) {
   }
 }
 
-// A part of no keys that begins says what stands there without any; one that goes on changes no bit.
+// A first part without keys gives the result for no keys; a later one changes no bit.
 TEST(Accumulate, PartsWithoutKeys) {
   Random random(4);
   for (const Index q_len : {1, 9}) {
@@ -139,14 +141,14 @@ TEST(Accumulate, PartsWithoutKeys) {
         EXPECT_EQ(sunk.lse[static_cast<std::size_t>((b * 2 + 1) * q_len + i)], -kInf);
       }
     EXPECT_TRUE(same_bits(by_parts<float>(a, sinking, {}, {0, 90}), by_parts<float>(a, sinking, {}, {0, 90, 90, 90})));
-    // Keys of which all are dropped, too.
+    // Likewise a part whose keys are all dropped.
     const AnyMods<float> none_later{sinks({0.5, -kInf}) | key_lengths({60, 60})};
     EXPECT_TRUE(
         same_bits(by_parts<float>(a, none_later, {}, {0, 60}), by_parts<float>(a, none_later, {}, {0, 60, 90})));
   }
 }
 
-// Rows without keys so far may hold anything.
+// Rows that have seen no keys yet may hold anything.
 TEST(Accumulate, ARowWithoutKeysIsNotRead) {
   Random random(5);
   for (const Index q_len : {1, 40}) {
@@ -163,7 +165,7 @@ TEST(Accumulate, ARowWithoutKeysIsNotRead) {
       own.accumulate = true;
       attention_into(out, lse, a.q.cview(), a.k.cview(), a.v.cview(), causal(), own);
       EXPECT_TRUE(same_bits(expected, {{out.data(), out.data() + out.size()}, {lse.data(), lse.data() + lse.size()}}));
-      // Where there are keys, NaN is one of the numbers.
+      // In rows with keys, a NaN propagates.
       out(0, 1, q_len - 1, 2) = kNaN;
       attention_into(out, lse, a.q.cview(), a.k.cview(), a.v.cview(), causal(), own);
       for (Index i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out.data()[i]), i == (2 * q_len - 1) * 5 + 2) << i;
@@ -171,15 +173,15 @@ TEST(Accumulate, ARowWithoutKeysIsNotRead) {
   }
 }
 
-// Queries that keep none of the keys of a part: those that have had some keep their results, those that have not give
-// 0, whatever stood there. Beside each other in a tile, and as a tile of their own.
+// Some queries keep no key of the second part. If they kept keys of the first part, their result is unchanged;
+// otherwise it is 0, whatever the row contained. Both kinds occur within one tile, and also fill whole tiles.
 TEST(Accumulate, RowsThatKeepNoKeyOfAPart) {
   Random random(11);
   for (const Index q_len : {1, 7, 40, 150}) {
     const Sizes s{1, 2, 1, q_len, 100, 8, 5};
     Arguments<float> a(Inputs(s, random));
     const auto keys = [&](auto& of, Index begin, Index end) { return rows_of(of.cview(), {begin, end}); };
-    // Of the first part, rows that are no multiple of 3 keep something; of the second one, the later half of them.
+    // In the first part, rows that are not multiples of 3 keep keys; in the second part, the later half of the rows.
     const auto half = mask_mod([q_len](auto p) { return p.kv < 60 ? p.q % 3 != 0 : 2 * p.q >= q_len + 2; });
     for (const Isa isa : instruction_sets())
       for (const bool few : {false, true}) {
@@ -221,8 +223,8 @@ TEST(Accumulate, RowsThatKeepNoKeyOfAPart) {
   }
 }
 
-// What a mask drops does not leak in parts either: the tile is computed again from what stood in out.
-TEST(Accumulate, NaNBehindAMaskReachesNobody) {
+// Dropped values do not leak when accumulating either: the tile is recomputed from the previous contents of out.
+TEST(Accumulate, DroppedNaNDoesNotSpread) {
   Random random(6);
   const Sizes s{1, 2, 1, 30, 128, 8, 5};
   Inputs in(s, random);
@@ -239,7 +241,7 @@ TEST(Accumulate, NaNBehindAMaskReachesNobody) {
     }
 }
 
-TEST(Accumulate, SigmoidsAreAddedUp) {
+TEST(Accumulate, SigmoidOutputsAreSummed) {
   Random random(7);
   for (const Index q_len : {1, 50}) {
     const Sizes s{2, 4, 2, q_len, 150, 8, 5};
@@ -266,7 +268,7 @@ TEST(Accumulate, SigmoidsAreAddedUp) {
   }
 }
 
-// Few queries over many keys: they are cut into splits, the first of which has what stood there before.
+// Few queries over many keys: the keys are split, and the first split starts from the previous result.
 TEST(Accumulate, ManyKeysOfFewQueries) {
   Random random(8);
   const Sizes s{1, 2, 1, 1, 9000, 16, 8};
@@ -283,7 +285,7 @@ TEST(Accumulate, ManyKeysOfFewQueries) {
   }
 }
 
-TEST(Accumulate, WithAWorkspaceNothingMoreIsTaken) {
+TEST(Accumulate, AWorkspaceGivesTheSameResult) {
   Random random(9);
   const Sizes s{1, 2, 1, 60, 300, 16, 8};
   Arguments<float> a(Inputs(s, random));
@@ -305,7 +307,7 @@ TEST(Accumulate, WithAWorkspaceNothingMoreIsTaken) {
   check(grouped);
 }
 
-TEST(Accumulate, OverCaches) {
+TEST(Accumulate, WorksOverCaches) {
   Random random(10);
   const Sizes s{2, 4, 2, 3, 90, 16, 8};
   Arguments<float> a(Inputs(s, random));
@@ -323,12 +325,13 @@ TEST(Accumulate, OverCaches) {
   for (Index i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse.data()[i], whole.lse.data()[i], 1e-6);
 }
 
-TEST(Accumulate, IsRefusedWhereNothingStands) {
+TEST(Accumulate, IsRefusedWithoutPreviousResults) {
   const Tensor<float, 4> x({1, 2, 5, 4});
   Tensor<float, 4> out({1, 2, 5, 4});
   Tensor<float, 3> lse({1, 2, 5});
   const Options options{.accumulate = true};
-  const char *into = "only attention_into() and attention_backward_into() can", *needs = "needs the log-sum-exps";
+  const char *into = "only attention_into() and attention_backward_into() support it",
+             *needs = "needs the log-sum-exps";
   expect_refused("attention", {into}, [&] { attention(x, x, x, options); });
   expect_refused("naive_attention", {into}, [&] { naive_attention(x, x, x, options); });
   expect_refused("naive_attention_into", {into}, [&] { naive_attention_into(out, x, x, x, options); });

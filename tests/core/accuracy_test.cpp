@@ -1,11 +1,12 @@
-// The exponential function inside the kernels, seen from outside: two keys with scores x and 0 weigh e^x / (1 + e^x)
-// and the rest. The sweep's rule allows for the rounding of long dot products, in which a poor polynomial could hide.
+// Accuracy of the kernels' exponential function, measured through whole calls: two keys with scores x and 0 have the
+// weights e^x / (1 + e^x) and 1 / (1 + e^x). The sweeps' tolerance allows for the rounding of long dot products, which
+// could hide a poor polynomial.
 #include "support/paths.h"
 
 namespace attn::test {
 namespace {
 
-/// Rows with the scores x and 0, values 1 and 0: out is the weight of x.
+/// The largest error over rows with the scores x and 0 and values 1 and 0, whose output is the weight of x.
 template <class T, class M>
 Real largest_relative_error(const std::vector<T>& scores, const M& mods, const std::function<Real(Real)>& meaning,
                             const Options& options) {
@@ -20,7 +21,7 @@ Real largest_relative_error(const std::vector<T>& scores, const M& mods, const s
   for (Index i = 0; i < q.size(); ++i) {
     const Real x = meaning(q(i)), weight = 1 / (1 + std::exp(-x)),
                lse = std::max<Real>(x, 0) + std::log1p(std::exp(-std::abs(x)));
-    // In units of what rounding the score x alone does to the result.
+    // In units of the error that rounding the score x causes in the result.
     const Real unit = kEps * (1 + std::abs(x));
     largest = std::max({largest, std::abs(r.out(i, 0) / weight - 1) / unit, std::abs(r.lse(i) - lse) / unit});
   }
@@ -29,9 +30,9 @@ Real largest_relative_error(const std::vector<T>& scores, const M& mods, const s
 
 template <class T>
 void expect_accurate() {
-  std::vector<T> scores;  // weights down to e^-80, which is a normal number in every scalar
+  std::vector<T> scores;  // weights down to e^-80, a normal number in every scalar
   for (int i = -8000; i <= 8000; ++i) scores.push_back(static_cast<T>(i) / T(100) + T(i % 7) / T(1000));
-  constexpr double kAllowed = 2.5;  // at most 1.5 was measured, in all scalars and instruction sets
+  constexpr double kAllowed = 2.5;  // the largest measured error was 1.5, over all scalars and instruction sets
   for (Isa isa : instruction_sets()) {
     SCOPED_TRACE(to_string(isa));
     Options options;
@@ -41,17 +42,17 @@ void expect_accurate() {
     EXPECT_LE(largest_relative_error<T>(scores, full(), same, options), kAllowed);
     EXPECT_LE(largest_relative_error<T>(scores, score_mod([](auto x, const Position&) { return x; }), same, options),
               kAllowed);
-    for (std::size_t i = 0; i < scores.size(); i += 97)  // one query a call, which has kernels of its own
+    for (std::size_t i = 0; i < scores.size(); i += 97)  // single queries have separate kernels
       ASSERT_LE(largest_relative_error<T>({scores[i]}, full(), same, options), kAllowed) << scores[i];
   }
 }
 
-/// The key of score 0 keeps it, so that the weight of the other shows what softcap made of x.
+/// The key with score 0 is unaffected by softcap, so the other key's weight shows the capped x.
 template <class T>
 void expect_softcap_accurate() {
   std::vector<T> scores;
   for (int i = -4000; i <= 4000; ++i) scores.push_back(static_cast<T>(i) / T(200));
-  constexpr double kAllowed = 4;  // at most 2.3 was measured
+  constexpr double kAllowed = 4;  // the largest measured error was 2.3
   for (Isa isa : instruction_sets())
     for (const double cap : {0.5, 3.0, 60.0}) {
       Options options;
@@ -63,8 +64,8 @@ void expect_softcap_accurate() {
     }
 }
 
-/// All that is made of the weights of rows with the scores x + shift and shift, where each sum is rounded once. Values
-/// are 1 and 0, so that out is the weight of x, and so is what it grows by with x, but for a factor of the other one.
+/// All results that depend on the weights, for rows with the scores x + shift and shift; x + shift is rounded once.
+/// Values are 1 and 0: out is the weight of x, and its derivative with respect to x is that weight times the other.
 template <class T>
 class ShiftedRows {
   using Vector = Eigen::Matrix<T, Eigen::Dynamic, 1>;
@@ -76,7 +77,7 @@ class ShiftedRows {
     v_ << 1, 0;
   }
 
-  /// The largest error, in units of what rounding the difference of both scores does to a weight.
+  /// The largest error, in units of the error that rounding the difference of the two scores causes in a weight.
   Real largest_error(Options options) const {
     options.scale = 1;
     const auto mods = score_mod([shift = shift_](auto x, const Position&) { return x + shift; });
@@ -129,14 +130,14 @@ void expect_shifts_change_nothing() {
     for (const T shift : {T(0), T(1e2), T(-1e2), T(1e4), T(-1e4), T(1e6), T(-1e6), T(1e9), T(-1e9), kMost, -kMost}) {
       SCOPED_TRACE(::testing::Message() << to_string(isa) << ", shift " << shift);
       EXPECT_LE(ShiftedRows<T>(scores, shift).largest_error({.isa = isa}), kAllowed);
-      for (std::size_t i = 0; i < scores.size(); i += 97)  // single queries have kernels of their own
+      for (std::size_t i = 0; i < scores.size(); i += 97)  // single queries have separate kernels
         EXPECT_LE(ShiftedRows<T>({scores[i]}, shift).largest_error({.isa = isa}), kAllowed) << scores[i];
     }
 }
 
-TEST(Accuracy, ConstantsOfRowsFloat) { expect_shifts_change_nothing<float>(); }
-TEST(Accuracy, ConstantsOfRowsDouble) { expect_shifts_change_nothing<double>(); }
-TEST(Accuracy, ConstantsOfRowsLongDouble) { expect_shifts_change_nothing<long double>(); }
+TEST(Accuracy, AddingAConstantToARowKeepsWeightsAccurateFloat) { expect_shifts_change_nothing<float>(); }
+TEST(Accuracy, AddingAConstantToARowKeepsWeightsAccurateDouble) { expect_shifts_change_nothing<double>(); }
+TEST(Accuracy, AddingAConstantToARowKeepsWeightsAccurateLongDouble) { expect_shifts_change_nothing<long double>(); }
 TEST(Accuracy, WeightsFloat) { expect_accurate<float>(); }
 TEST(Accuracy, WeightsDouble) { expect_accurate<double>(); }
 TEST(Accuracy, WeightsLongDouble) { expect_accurate<long double>(); }

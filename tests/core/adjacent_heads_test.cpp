@@ -1,5 +1,5 @@
-// Keys and values in memory that is (batch, len, heads, dim), so many that they come from far: heads take turns.
-// Results have the bits of heads that are read one after the other.
+// Keys and values in (batch, len, heads, dim) order that exceed the cache: their heads are interleaved, one step of
+// keys at a time. Results are bitwise equal to those of heads processed one after the other.
 #include <algorithm>
 #include <cstddef>
 #include <string>
@@ -20,7 +20,7 @@ struct CallSizes {
   Index batch, heads, kv_heads, q_len, kv_len, dim;
 };
 
-/// Queries, keys and values, by head and by token.
+/// Queries, and keys and values both by head and by token.
 template <class T, class S>
 struct BothOrders {
   explicit BothOrders(const CallSizes& s)
@@ -47,7 +47,8 @@ struct BothOrders {
   Strided<S> k_by_head, v_by_head, k_by_token, v_by_token;
 };
 
-/// The bits of a call, in exactly the memory that it asks for. If it accumulates, it goes on from some result.
+/// The output bits of a call in exactly the workspace it requests. An accumulating call continues from a constant
+/// result.
 template <class T, class S, class M>
 std::vector<T> bits_of(Strided<T>& q, Strided<S>& k, Strided<S>& v, const M& mods, Options options) {
   const auto query = q.view();
@@ -73,7 +74,7 @@ void expect_bits(const std::string& name, BothOrders<T, S>& n, const M& mods, co
     const std::vector<T> wanted = bits_of(n.q, n.k_by_head, n.v_by_head, mods, options);
     EXPECT_GT(workspace_bytes(n.q.view(), n.k_by_token.view(), n.v_by_token.view(), mods, options),
               workspace_bytes(n.q.view(), n.k_by_head.view(), n.v_by_head.view(), mods, options))
-        << "no heads take turns";
+        << "heads are not interleaved";
     EXPECT_TRUE(same_bits(bits_of(n.q, n.k_by_token, n.v_by_head, mods, options), wanted)) << "values by head";
     for (const int workers : {1, 2, 3}) {
       options.executor = eager_threads(workers);
@@ -86,9 +87,9 @@ template <class T, class S = T>
 void expect_bits(const CallSizes& s) {
   BothOrders<T, S> n(s);
   expect_bits("plain", n, Mods<>());
-  // The first key that is visited is none at which a tile, or a step of tiles, begins in memory.
+  // The first visited key is not at the beginning of a tile, or of a step of tiles, in memory.
   expect_bits("window", n, sliding_window(s.kv_len - 301));
-  // Each head visits keys of its own; some visit none.
+  // Each head visits a different range of keys; some visit none.
   const auto end = [len = s.kv_len](Index head) { return head % 5 == 3 ? 0 : len - 37 * head; };
   const auto begin = [](Index head) { return head % 2 * 37; };
   const auto by_head = [](const auto& first, const auto& last) {
@@ -101,24 +102,24 @@ void expect_bits(const CallSizes& s) {
                       return Range{first(t.head), std::max(first(t.head), last(t.head))};
                     });
   };
-  expect_bits("ends of heads", n, by_head([](Index) { return Index(0); }, end));
-  expect_bits("begins of heads", n, by_head(begin, [len = s.kv_len](Index) { return len; }));
+  expect_bits("ends per head", n, by_head([](Index) { return Index(0); }, end));
+  expect_bits("beginnings per head", n, by_head(begin, [len = s.kv_len](Index) { return len; }));
   expect_bits("sinks", n, causal() | sinks(std::vector<float>(static_cast<std::size_t>(s.heads), 0.5f)));
   expect_bits("accumulated", n, Mods<>(), {.accumulate = true});
 }
 
-// So many heads that three workers still have several at a time.
-TEST(AdjacentHeads, OneQueryForEachKey) { expect_bits<float>({1, 32, 32, 1, 1300, 32}); }
+// Enough heads for three workers to have several each.
+TEST(AdjacentHeads, OneQueryHeadPerKeyHead) { expect_bits<float>({1, 32, 32, 1, 1300, 32}); }
 TEST(AdjacentHeads, WholeRowsOfEightVectors) { expect_bits<float>({1, 33, 33, 1, 550, 128}); }
 TEST(AdjacentHeads, WholeRowsOfDoubles) { expect_bits<double>({1, 33, 33, 1, 550, 64}); }
 TEST(AdjacentHeads, SplitKeys) { expect_bits<float>({1, 16, 8, 1, 4200, 32}); }
-TEST(AdjacentHeads, FourQueriesForEachKey) { expect_bits<float>({1, 96, 24, 1, 900, 32}); }
-TEST(AdjacentHeads, SomeTokens) { expect_bits<float>({1, 48, 24, 3, 900, 32}); }
+TEST(AdjacentHeads, FourQueryHeadsPerKeyHead) { expect_bits<float>({1, 96, 24, 1, 900, 32}); }
+TEST(AdjacentHeads, ThreeQueryTokens) { expect_bits<float>({1, 48, 24, 3, 900, 32}); }
 TEST(AdjacentHeads, SeveralSequences) { expect_bits<float>({3, 24, 12, 1, 700, 32}); }
 TEST(AdjacentHeads, Halves) { expect_bits<float, Eigen::half>({1, 48, 24, 1, 1300, 32}); }
 TEST(AdjacentHeads, BFloat16) { expect_bits<Eigen::bfloat16>({1, 96, 24, 1, 1300, 32}); }
 
-// All heads are the same memory: the step from one to the next is 0.
+// All heads view the same memory: the stride between heads is 0.
 TEST(AdjacentHeads, TheSameRowsForAllHeads) {
   const CallSizes s{1, 48, 24, 1, 900, 32};
   BothOrders<float, float> n(s);

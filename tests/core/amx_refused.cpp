@@ -1,5 +1,6 @@
-// A process whose request for the matrix unit is refused computes without it and says so. A program of its own, since
-// the request is made once in a process. Exits with 0 if all is well, 1 if not, 77 where this cannot be tried.
+// A process whose request for the matrix unit is refused computes without it and reports that. A separate program,
+// since a process makes the request once. Exits with 0 on success, 1 on failure, 77 if the refusal cannot be provoked
+// here.
 #include <cstddef>
 #include <iostream>
 
@@ -12,7 +13,7 @@
 
 namespace {
 
-/// From now on the operating system answers the request with "not permitted".
+/// Makes the operating system answer further requests with "not permitted".
 bool refuse_requests() {
   constexpr unsigned kRequestPermission = 0x1023;
   sock_filter filter[] = {
@@ -37,7 +38,7 @@ int main() {
     return 77;
   }
   if (!refuse_requests()) {
-    std::cout << "skipped: this system cannot be made to refuse\n";
+    std::cout << "skipped: this system cannot be made to refuse the request\n";
     return 77;
   }
   using Matrix = Eigen::Matrix<Eigen::bfloat16, Eigen::Dynamic, Eigen::Dynamic>;
@@ -52,7 +53,7 @@ int main() {
   const bool same = (refused.out.array() == without.out.array()).all() && refused.lse == without.lse;
   return same && e.amx == attn::Amx::refused && e.isa == attn::Isa::avx512_bf16 ? 0 : 1;
 #else
-  std::cout << "skipped: no matrix unit for this system\n";
+  std::cout << "skipped: this system does not provide the matrix unit\n";
   return 77;
 #endif
 }

@@ -1,4 +1,4 @@
-// Every wrong call throws std::invalid_argument, says the numbers that do not fit, and has written nothing.
+// Every invalid call throws std::invalid_argument with the mismatched numbers in its message, and writes nothing.
 #include <limits>
 #include <memory>
 
@@ -15,7 +15,7 @@ TEST(BadInput, SizesThatDisagree) {
   expect_all_refuse("head_dim", {"13", "29"}, kQ, {2, 3, 17, 29}, kV);
 }
 
-TEST(BadInput, HeadsThatDoNotDivide) {
+TEST(BadInput, KvHeadsThatDoNotDivideHeads) {
   expect_all_refuse("not a multiple", {"6", "4"}, kQ, {2, 4, 17, 13}, {2, 4, 17, 19});
   expect_all_refuse("more key heads than query heads", {"6", "12"}, kQ, {2, 12, 17, 13}, {2, 12, 17, 19});
   expect_all_refuse("no query heads", {"0", "3"}, {2, 0, 11, 13}, kK, kV);
@@ -55,11 +55,11 @@ TEST(BadInput, Outputs) {
   for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
 }
 
-TEST(BadInput, LseThatIsNoVector) {
+TEST(BadInput, LseThatIsNotAVector) {
   const Eigen::MatrixXf q(6, 8), k(7, 8), v(7, 3);
   Eigen::MatrixXf out = Eigen::MatrixXf::Constant(6, 3, kUntouched), lse = Eigen::MatrixXf::Constant(3, 2, kUntouched);
-  expect_refused("six numbers, not in a row", {"(3, 2)"}, [&] { attention_into(out, lse, q, k, v); });
-  expect_refused("values in the place of lse", {"lse", "(7, 3)"}, [&] { attention_mass(q, k, v); });
+  expect_refused("six elements, not a vector", {"(3, 2)"}, [&] { attention_into(out, lse, q, k, v); });
+  expect_refused("values in place of lse", {"lse", "(7, 3)"}, [&] { attention_mass(q, k, v); });
   expect_refused("a tensor of rank 2", {"(2, 3)"}, [&] { entropy(q, k, Tensor<float, 2>({2, 3})); });
   expect_refused("lse to merge", {"(3, 2)"}, [&] { merge_into(out, lse, out, Eigen::VectorXf(6)); });
   expect_refused("lse of the other part", {"(3, 2)"}, [&] { merge_into(out, Eigen::VectorXf(6), out, lse); });
@@ -68,7 +68,7 @@ TEST(BadInput, LseThatIsNoVector) {
 }
 
 TEST(BadInput, LseOfEveryRankThatFits) {
-  // All of them as a vector of 6, behind which lies a number that nobody may write.
+  // Each views a vector of 6, followed by an element that must stay untouched.
   const auto q = Eigen::MatrixXf::Random(6, 8).eval(), k = Eigen::MatrixXf::Random(7, 8).eval();
   const Eigen::VectorXf expected = attention(q, k, k).lse;
   Eigen::MatrixXf out(6, 8);
@@ -109,7 +109,7 @@ TEST(BadInput, OutputsThatShareElements) {
   }
   for (Index i = 0; i < memory.size(); ++i) ASSERT_EQ(memory.data()[i], kUntouched);
 
-  // A stride of 0 where there is one element, or none, shares nothing.
+  // A stride of 0 along a dimension of size 0 or 1 shares no elements.
   const TensorView<float, 4> one_batch(out.data(), {1, 6, 11, 19}, {0, 11 * 19, 19, 1});
   EXPECT_NO_THROW(attention_into(one_batch, tensor({1, 6, 11, 13}), tensor({1, 3, 17, 13}), tensor({1, 3, 17, 19})));
   const TensorView<float, 4> nothing(out.data(), {2, 6, 0, 19}, {0, 0, 0, 0});
@@ -155,13 +155,13 @@ TEST(BadInput, Workers) {
 }
 
 TEST(BadInput, AnExecutorWithoutWorkers) {
-  struct Nobody final : Executor::Backend {
+  struct NoWorkers final : Executor::Backend {
     int concurrency() const override { return 0; }
     void run(Index, TaskRef) const override {}
   };
   const auto q = tensor(kQ), k = tensor(kK), v = tensor(kV);
-  const Options options{.executor = Executor(std::make_shared<Nobody>())};
-  expect_refused("nobody", {"0 workers"}, [&] { attention(q, k, v, full(), options); });
+  const Options options{.executor = Executor(std::make_shared<NoWorkers>())};
+  expect_refused("no workers", {"0 workers"}, [&] { attention(q, k, v, full(), options); });
 }
 
 TEST(BadInput, Scale) {
@@ -184,7 +184,7 @@ TEST(BadInput, Views) {
   expect_refused("negative bhsd", {"-3"}, [&] { bhsd(&one, 1, 1, -3, 1); });
   expect_refused("negative bshd", {"-7"}, [&] { bshd(&one, -7, 1, 1, 1); });
   expect_refused("negative tensor", {"-9"}, [&] { Tensor<float, 2>({3, -9}); });
-  constexpr Index kHuge = Index(1) << 32, kBytes = Index(1) << 62;  // whose product, or bytes, are more than 2^63
+  constexpr Index kHuge = Index(1) << 32, kBytes = Index(1) << 62;  // their product, or size in bytes, exceeds 2^63
   const Said huge{"(4294967296, 4294967296)"};
   expect_refused("huge tensor", huge, [] { Tensor<float, 2>({kHuge, kHuge}); });
   expect_refused("huge uninitialised tensor", huge, [] { Tensor<float, 2>::uninitialized({kHuge, kHuge}); });
@@ -196,7 +196,7 @@ TEST(BadInput, Views) {
   EXPECT_NO_THROW((Tensor<float, 2>({0, 7})));
 }
 
-TEST(BadInput, PartsThatDoNotMerge) {
+TEST(BadInput, PartsOfDifferentShapesDoNotMerge) {
   Tensor<float, 4> out({1, 2, 3, 4});
   Tensor<float, 3> lse({1, 2, 3});
   expect_refused("out", {"(1, 2, 3, 4)", "(1, 2, 3, 5)"}, [&] {
@@ -208,7 +208,7 @@ TEST(BadInput, PartsThatDoNotMerge) {
   });
 }
 
-TEST(BadInput, NamesOfNumbersThatMeanNothing) {
+TEST(BadInput, UnknownEnumValues) {
   for (const int number : {-1, static_cast<int>(std::size(kIsas)), 99}) {
     const auto isa = static_cast<Isa>(number);
     EXPECT_EQ(to_string(isa), "unknown");
@@ -234,7 +234,7 @@ TEST(BadInput, InstructionSets) {
   EXPECT_NO_THROW(attention(tensor(kQ), tensor(kK), tensor(kV), full(), best));
 }
 
-TEST(BadInput, TheSameCallsWithRightSizesAreTaken) {
+TEST(BadInput, CallsWithMatchingSizesAreAccepted) {
   const auto q = tensor(kQ), k = tensor(kK), v = tensor(kV);
   auto out = tensor({2, 6, 11, 19});
   Tensor<float, 3> lse({2, 6, 11});

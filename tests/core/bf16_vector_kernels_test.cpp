@@ -1,4 +1,4 @@
-// The products of bf16 by vectors, by themselves, on whole numbers that every step holds exactly.
+// Unit tests of the vector kernels for bf16 products, on integers that every intermediate result represents exactly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ float rescale_at(Index query) { return query % 2 == 0 ? 0.5f : 2; }
 struct alignas(64) Line {
   float numbers[16];
 };
-/// Memory of kernels, full of NaN.
+/// Memory for kernels, filled with NaN.
 struct Memory {
   explicit Memory(Index numbers) : lines(static_cast<std::size_t>((numbers + 15) / 16)) {
     std::fill_n(data(), numbers, kNaN);
@@ -70,7 +70,7 @@ TEST_F(Bf16VectorKernels, ScoresAreProductsOfAllDimensions) {
       }
 }
 
-TEST_F(Bf16VectorKernels, WeightedValuesJoinWhatIsThere) {
+TEST_F(Bf16VectorKernels, WeightedValuesUpdateTheOutput) {
   using detail::OutUpdate;
   for (const OutUpdate update : {OutUpdate::overwrite, OutUpdate::add, OutUpdate::rescale_and_add})
     for (const Index v_dim : {1, 7, 8, 32, 40, 64})
@@ -105,7 +105,7 @@ TEST_F(Bf16VectorKernels, WeightedValuesJoinWhatIsThere) {
       }
 }
 
-TEST_F(Bf16VectorKernels, ServeTilesOfForwardPassesAlone) {
+TEST_F(Bf16VectorKernels, RunOnlyInTilesOfForwardPasses) {
   using Halves = Eigen::Matrix<bfloat16, Eigen::Dynamic, Eigen::Dynamic>;
   std::srand(1);
   const Halves q = Eigen::MatrixXf::Random(40, 48).cast<bfloat16>(),
@@ -113,7 +113,7 @@ TEST_F(Bf16VectorKernels, ServeTilesOfForwardPassesAlone) {
                v = Eigen::MatrixXf::Random(90, 48).cast<bfloat16>();
   const Options in_bf16{.isa = Isa::avx512_bf16}, in_float{.isa = Isa::avx512};
   const auto out = attention(q, k, v, in_bf16), of_floats = attention(q, k, v, in_float);
-  EXPECT_NE(out.lse, of_floats.lse) << "the vectors did not run";
+  EXPECT_NE(out.lse, of_floats.lse) << "the bf16 vectors were not used";
   EXPECT_LE((out.lse - of_floats.lse).cwiseAbs().maxCoeff(), 1.1e-4f);
   EXPECT_EQ(attention(q.topRows(4), k, v, in_bf16).lse, attention(q.topRows(4), k, v, in_float).lse);
   const auto gradients = attention_backward(out.out, q, k, v, out, in_bf16),

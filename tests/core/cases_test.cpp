@@ -11,7 +11,7 @@ using attn::test::Case;
 using attn::test::DType;
 using attn::test::read_case;
 
-/// A case folder in the temporary directory, removed with the test.
+/// A case folder in the temporary directory, removed after the test.
 class CaseFolder : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -37,7 +37,7 @@ class CaseFolder : public ::testing::Test {
     return {reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(T)};
   }
 
-  /// Reading must fail with a message that has all of these parts.
+  /// Expects reading to fail with a message that contains all of `parts`.
   void expect_error(std::initializer_list<const char*> parts) const {
     try {
       read_case(folder_);
@@ -50,7 +50,7 @@ class CaseFolder : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST_F(CaseFolder, GivesBackWhatTheManifestSays) {
+TEST_F(CaseFolder, ReadsWhatTheManifestDescribes) {
   manifest(
       "opset 23\norigin hand\nattr is_causal i 1\nattr scale f 0.25\n"
       "input x f32 2 1 2 x.npy\ninput n i64 1 2 n.npy\noutput y f64 0 y.npy\n"
@@ -103,7 +103,7 @@ TEST_F(CaseFolder, DecodesEveryDtype) {
   EXPECT_EQ(c.input("none").size(), 0);
 }
 
-TEST_F(CaseFolder, NamesABadManifest) {
+TEST_F(CaseFolder, ReportsABadManifest) {
   expect_error({"manifest.txt", "cannot be opened"});
   write("manifest.txt", "something else\n");
   expect_error({"manifest.txt", "not a case manifest"});
@@ -139,7 +139,7 @@ TEST_F(CaseFolder, NamesABadManifest) {
   expect_error({"manifest.txt", "line 4", "file name"});
 }
 
-TEST_F(CaseFolder, NamesABadArray) {
+TEST_F(CaseFolder, ReportsABadArray) {
   manifest("input x f32 1 2 x.npy\nend\n");
   const std::string good = npy(raw({1.0f, 2.0f}));
 

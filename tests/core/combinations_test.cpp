@@ -1,5 +1,5 @@
-// Every mod with every other, in both orders (in float), and longer chains (in double). So that this needs few
-// instantiations, each mod is put behind std::function; its predicate, score and hints stay its own.
+// Every pair of mods in both orders (in float), and longer chains (in double). To limit instantiations, mods are
+// type-erased by std::function; their predicates, scores and hints are unchanged.
 #include "support/erased_rows.h"
 #include "support/mod_table.h"
 #include "support/sweep.h"
@@ -76,7 +76,7 @@ TEST(Combinations, ChainsOfFive) {
   }
 }
 
-TEST(Combinations, WithTheirOwnTypes) {
+TEST(Combinations, WithoutTypeErasure) {
   Random random(3);
   for (int round = 0; round < 100; ++round) {
     const Sizes s = small_sizes(random);
@@ -105,7 +105,7 @@ TEST(Combinations, WithTheirOwnTypes) {
   }
 }
 
-/// Rows of every third position see nothing; the other mod may empty others.
+/// Every third row keeps no key; the other mod may empty further rows.
 TEST(Combinations, RowsWithoutKeysAreZero) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   Random random(6);
@@ -135,11 +135,12 @@ TEST(Combinations, RowsWithoutKeysAreZero) {
       const ErasedRows mods = erased_rows(Setting{s, {}, random});
       for (const auto& row : mods.masks) expect_zero(row | thirds);
       for (const auto& row : mods.scores) expect_zero(row | thirds);
-      for (const auto& row : mods.grouped) expect_zero(row | thirds);  // not sinks: they are such a row's lse
+      for (const auto& row : mods.grouped)
+        expect_zero(row | thirds);  // not with sinks, which give such a row a finite lse
     }
 }
 
-/// Mods that must differ do differ, so that a test that calls them all alike would show.
+/// Mods that differ give different results; a harness that runs the same mod under every name would fail.
 TEST(Combinations, DifferentModsGiveDifferentResults) {
   Random random(4);
   const Sizes s{2, 2, 1, 20, 30, 8, 8};
@@ -154,7 +155,7 @@ TEST(Combinations, DifferentModsGiveDifferentResults) {
   for (Index j = 1; j < 30; j += 2) odd(j) = true;
   Tensor<float, 1> slope({30});
   for (Index j = 0; j < 30; ++j) slope(j) = 0.1f * static_cast<float>(j);
-  // By kinds, few of them to compile: that each does what its own type does, the sweeps show.
+  // Erased by kind, so that few types are compiled; the sweeps show that each mod behaves the same unerased.
   const auto add_mask = [&](const char* name, const auto& mod) { add(name, erased_mask(mod)); };
   const auto add_score = [&](const char* name, const auto& mod) { add(name, erased_score(mod)); };
   add_mask("none", full());
@@ -203,7 +204,7 @@ TEST(Combinations, DifferentModsGiveDifferentResults) {
         Real difference = 0;
         for (std::size_t e = 0; e < (*r)[i].second.out.size(); ++e)
           difference = std::max<Real>(difference, std::abs((*r)[i].second.out[e] - (*r)[j].second.out[e]));
-        EXPECT_GT(difference, 1e-3) << (*r)[i].first << " is like " << (*r)[j].first;
+        EXPECT_GT(difference, 1e-3) << (*r)[i].first << " gives the same result as " << (*r)[j].first;
       }
 }
 

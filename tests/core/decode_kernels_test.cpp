@@ -1,4 +1,4 @@
-// The products of single queries: what is fetched meanwhile changes no bit of them.
+// Dot products and weighted sums for single queries: prefetching changes no bit of the results.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -24,7 +24,7 @@ constexpr DType kDTypeOf = std::is_same_v<S, Eigen::bfloat16> ? DType::bf16
 template <class S>
 constexpr float kLargestValue = std::is_same_v<S, std::int8_t> ? 51 : 1;
 
-/// Some rows of S, `stride` apart, and queries and weights of T for them.
+/// Some rows of S, `stride` apart, with queries and weights of T.
 template <class T, class S>
 struct Numbers {
   Numbers(Index rows, Index keys, Index dim, Index stride)
@@ -44,7 +44,7 @@ struct Numbers {
   std::vector<T> weights;
 };
 
-/// Calls visit(kernels, rows, keys, dim, stride) for every instruction set and sizes around those of groups.
+/// Calls visit(kernels, rows, keys, dim, stride) for every instruction set, at sizes around the kernels' group sizes.
 template <class T, class Visit>
 void for_each_size(const Visit& visit) {
   for (const auto& isa : instruction_sets()) {
@@ -67,7 +67,8 @@ detail::Prefetcher fetching(const detail::RowsToRead& rows, Index count, Index d
   return fetching;
 }
 
-/// Calls visit(begin, end) for runs of keys as pages of 16 cut them, of which a window leaves 11 of the first.
+/// Calls visit(begin, end) for each run of keys, as in pages of 16 keys if a window contains only the last 11 keys of
+/// the first page.
 template <class Visit>
 void for_each_run(Index keys, const Visit& visit) {
   for (Index begin = 0, end = 11; begin < keys; begin = end, end += 16) visit(begin, std::min(end, keys));
@@ -122,7 +123,7 @@ void value_sums_up_products() {
   for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
     const Numbers<T, S> n(rows, keys, dim, stride);
     const detail::RowsToRead value = n.read(stride);
-    // Numbers whose products are rounded.
+    // Not representable exactly, so that products are rounded.
     constexpr T kBefore = T(1) / 3, kRescale = T(0.7);
     std::vector<T> rescale(static_cast<std::size_t>(rows), kRescale);
     const auto out = [&](detail::Prefetcher fetching) {
@@ -151,7 +152,7 @@ void value_sums_up_products() {
       return to;
     };
     const auto near = out({}), far = out(fetching<T>(value, keys, dim));
-    if (rows > 1) {  // a single query is given whole tiles
+    if (rows > 1) {  // a single query always gets whole tiles
       EXPECT_EQ(in_runs(), near);
     }
     for (Index r = 0; r < rows; ++r)
@@ -168,7 +169,7 @@ void value_sums_up_products() {
   });
 }
 
-/// Rows that are copied are not followed by what is read next, which is asked for all the same.
+/// The rows read next do not follow copied rows in memory, but must still be prefetched.
 template <class T, class S>
 void lines_of_pages_are_asked_for() {
   for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
@@ -190,38 +191,38 @@ void lines_of_pages_are_asked_for() {
     m.scores = weights.data();
     m.out = to.data();
     kernels.value_of(kDTypeOf<S>)(m, rows, copied.read(stride), keys, dim, values_of_page);
-    // Of values, nothing is fetched while the last columns of four rows are multiplied, which may be all of 48. A step
-    // over three rows of 32 bytes reads one and a half lines and asks for one.
+    // The value kernel for four rows does not prefetch during its last columns (up to 48), which may be all columns.
+    // With a step over three rows of 32 bytes, it reads one and a half lines but prefetches only one.
     if (dim >= (rows == 1 ? 32 : 64)) {
       EXPECT_LT(values_of_page.lines_left(), all / 8) << "of " << all;
     }
   });
 }
 
-TEST(DecodeKernels, LinesOfPagesAreAskedFor) {
+TEST(DecodeKernels, LinesOfPagesArePrefetched) {
   lines_of_pages_are_asked_for<float, float>();
   lines_of_pages_are_asked_for<double, double>();
   lines_of_pages_are_asked_for<float, Eigen::half>();
   lines_of_pages_are_asked_for<float, Eigen::bfloat16>();
 }
-TEST(DecodeKernels, ScoreSumsUpProducts) {
+TEST(DecodeKernels, ScoreSumsProducts) {
   score_sums_up_products<float, float>();
   score_sums_up_products<double, double>();
 }
-TEST(DecodeKernels, ScoreSumsUpProductsOfHalves) {
+TEST(DecodeKernels, ScoreSumsProductsOfHalves) {
   score_sums_up_products<float, Eigen::half>();
   score_sums_up_products<float, Eigen::bfloat16>();
 }
-TEST(DecodeKernels, ScoreSumsUpProductsOfIntegers) { score_sums_up_products<float, std::int8_t>(); }
-TEST(DecodeKernels, ValueSumsUpProducts) {
+TEST(DecodeKernels, ScoreSumsProductsOfIntegers) { score_sums_up_products<float, std::int8_t>(); }
+TEST(DecodeKernels, ValueSumsProducts) {
   value_sums_up_products<float, float>();
   value_sums_up_products<double, double>();
 }
-TEST(DecodeKernels, ValueSumsUpProductsOfHalves) {
+TEST(DecodeKernels, ValueSumsProductsOfHalves) {
   value_sums_up_products<float, Eigen::half>();
   value_sums_up_products<float, Eigen::bfloat16>();
 }
-TEST(DecodeKernels, ValueSumsUpProductsOfIntegers) { value_sums_up_products<float, std::int8_t>(); }
+TEST(DecodeKernels, ValueSumsProductsOfIntegers) { value_sums_up_products<float, std::int8_t>(); }
 
 }  // namespace
 }  // namespace attn::test

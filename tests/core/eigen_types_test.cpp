@@ -1,4 +1,4 @@
-// Everything of Eigen's that a call takes, in either storage order: the same bits as from a packed tensor.
+// Every Eigen type that a call accepts, in either storage order, gives the same bits as a packed tensor.
 #include <unsupported/Eigen/CXX11/Tensor>
 
 #include "support/paths.h"
@@ -15,7 +15,7 @@ class EigenTypes : public ::testing::Test {
 
   EigenTypes() : EigenTypes(Inputs(Sizes{1, 1, 1, kQueries, kKeys, kDim, kWide}, random())) {}
 
-  /// Both paths must give what they gave for packed tensors, in a result of type Out.
+  /// Expects each path to give the same results as for packed tensors, in an output of type Out.
   template <class Out, class Q, class K, class V>
   void expect_same(const Q& query, const K& key, const V& value) {
     const auto r = attention(query, key, value, causal());
@@ -36,14 +36,14 @@ class EigenTypes : public ::testing::Test {
     }
   }
 
-  /// Into an output of the caller's.
+  /// The same into the caller's output.
   template <class Out>
   void expect_into(Out&& out, const char* what) {
     attention_into(out, q_, k_, v_, causal());
     for (Index i = 0; i < kQueries; ++i)
       for (Index e = 0; e < kWide; ++e)
         ASSERT_EQ(out(i, e), flash_.out[static_cast<std::size_t>(i * kWide + e)]) << what << ", flash";
-    // The weights of this call are laid out otherwise, so Eigen may sum in another order.
+    // The weights of this call have another layout, so Eigen may sum in another order.
     naive_attention_into(out, q_, k_, v_, causal());
     for (Index i = 0; i < kQueries; ++i)
       for (Index e = 0; e < kWide; ++e)
@@ -96,7 +96,7 @@ TEST_F(EigenTypes, BlocksMapsRefsAndTransposes) {
   expect_same<ColMajor>(q_, map, v_);
   expect_same<ColMajor>(Eigen::Ref<ColMajor>(q_), Eigen::Ref<const ColMajor>(k_), v_);
 
-  // Every second row and every third column of something larger.
+  // Every second row and every third column of a larger matrix.
   ColMajor wide = ColMajor::Constant(2 * kKeys, 3 * kDim, 1e30f);
   using Stride = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
   Eigen::Map<ColMajor, 0, Stride> sparse(wide.data(), kKeys, kDim, Stride(3 * 2 * kKeys, 2));
@@ -111,7 +111,7 @@ TEST_F(EigenTypes, FixedSizesAndArrays) {
   expect_same<ColMajor>(q_, k, v);
   const Eigen::ArrayXXf q = q_;
   expect_same<ColMajor>(q, k_, v_);
-  // One query as a row vector, values as a column vector; few rows or columns may be summed in another order.
+  // One query as a row vector, values as a column vector; with few rows or columns the summation order may differ.
   const Eigen::RowVectorXf row = q_.row(kQueries - 1);
   EXPECT_NEAR(attention(row, k_, v_).out(0, 2), flash_.out[(kQueries - 1) * kWide + 2], 1e-6);
   const Eigen::VectorXf column = v_.col(3);
@@ -124,7 +124,7 @@ TEST_F(EigenTypes, Expressions) {
   expect_same<ColMajor>(wide.cast<float>(), k_, v_);
 }
 
-/// A matrix under another name, as Eigen's manual shows how to make one.
+/// A class derived from a matrix, as in Eigen's manual.
 struct Embeddings : ColMajor {
   using ColMajor::ColMajor;
 };
@@ -137,7 +137,7 @@ TEST_F(EigenTypes, DerivedClasses) {
 }
 
 TEST_F(EigenTypes, IndexedRows) {
-  // Every second row, which has strides, and rows from a list, which are an expression.
+  // Every second row, which is strided, and rows from a list, which form an expression.
   const auto want = attention(ColMajor(q_(Eigen::seq(0, 4, Eigen::fix<2>), Eigen::all)), k_, v_);
   const auto strided = attention(q_(Eigen::seq(0, 4, Eigen::fix<2>), Eigen::all), k_, v_);
   const auto listed = attention(q_(std::vector<Index>{0, 2, 4}, Eigen::all), k_, v_);
@@ -148,8 +148,8 @@ TEST_F(EigenTypes, IndexedRows) {
   expect_same<ColMajor>(q_(Eigen::seq(0, Eigen::last), Eigen::all), k_(Eigen::seq(0, Eigen::last), Eigen::all), v_);
 }
 
-TEST_F(EigenTypes, VectorsInModsAreOfKeys) {
-  // Square, so that a column over the queries would fit as well.
+TEST_F(EigenTypes, VectorsInModsBelongToKeys) {
+  // Square, so that a column over the queries would also fit.
   const ColMajor q = q_, k = k_.topRows(kQueries), v = v_.topRows(kQueries);
   Eigen::Array<bool, Eigen::Dynamic, 1> kept(kQueries);
   Eigen::VectorXf added(kQueries);
@@ -176,14 +176,14 @@ TEST_F(EigenTypes, VectorsInModsAreOfKeys) {
   same(bias(Eigen::VectorXf(added)), bias(of_keys(added)), "bias of a temporary");
   const Eigen::MatrixXf in_matrix = added.replicate(1, 3);
   same(bias(in_matrix.col(1)), bias(of_keys(added)), "bias of a column");
-  // With other lengths it fits the keys, and only them.
+  // With q_len != kv_len, only a vector of kv_len elements is accepted.
   const Eigen::VectorXf longer = Eigen::VectorXf::Zero(kKeys);
   EXPECT_NO_THROW(attention(q_, k_, v_, bias(longer)));
   EXPECT_THROW(attention(q_, k_, v_, bias(added)), std::invalid_argument);
 }
 
 TEST_F(EigenTypes, NoValues) {
-  // v_dim 0: no output to point to, yet a log-sum-exp.
+  // v_dim 0: the output is empty, the log-sum-exp is not.
   const auto want = attention(q_, k_, v_, causal());
   const auto r = attention(q_, k_, ColMajor(kKeys, 0), causal());
   EXPECT_EQ(r.out.rows(), kQueries);
@@ -219,7 +219,7 @@ TEST_F(EigenTypes, Outputs) {
   ColMajor big = ColMajor::Constant(60, 20, 7);
   expect_into(big.block(2, 3, kQueries, kWide), "block");
   big.block(2, 3, kQueries, kWide).setConstant(7);
-  EXPECT_TRUE((big.array() == 7).all()) << "written outside the block";
+  EXPECT_TRUE((big.array() == 7).all()) << "wrote outside the block";
   ColMajor transposed(kWide, kQueries);
   expect_into(transposed.transpose(), "transpose");
   expect_into(Eigen::Map<RowMajor>(rows.data(), kQueries, kWide), "map");
@@ -243,8 +243,8 @@ TEST_F(EigenTypes, Outputs) {
     EXPECT_EQ(longer(i), lse(i));
     EXPECT_EQ(longer(kQueries + 1 + i), lse(i));
   }
-  EXPECT_EQ(longer(kQueries), 7) << "written between the segments";
-  EXPECT_TRUE((longer.tail(kQueries - 1).array() == 7).all()) << "written behind the segment";
+  EXPECT_EQ(longer(kQueries), 7) << "wrote between the segments";
+  EXPECT_TRUE((longer.tail(kQueries - 1).array() == 7).all()) << "wrote after the segment";
 }
 
 template <int Order>

@@ -1,4 +1,4 @@
-// What explain() says of loops, kernels and fetching must be what serves the call.
+// The loops, kernels and prefetching that explain() reports are those of the call.
 #include <sstream>
 #include <string>
 
@@ -11,7 +11,7 @@ template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Halves = Matrix<Eigen::bfloat16>;
 
-/// The line of an explanation that begins so, without that.
+/// The line of an explanation that begins with `name`, without that prefix.
 std::string line_of(const Explanation& e, const std::string& name) {
   std::ostringstream out;
   out << e;
@@ -21,23 +21,24 @@ std::string line_of(const Explanation& e, const std::string& name) {
   return "";
 }
 
-TEST(Explain, TellsWhichLoopServesAndWhy) {
+TEST(Explain, ReportsTheLoopAndTheReason) {
   const auto of = [](Index q_len, Index kv_len) {
     const Tensor<float, 4> q({1, 2, q_len, 64}), k({1, 2, kv_len, 64});
     return explain(q, k, k, full(), {.isa = instruction_sets().front()});
   };
   const Explanation tiles = of(5, 100), single = of(4, 100), none = of(0, 100);
   EXPECT_EQ(tiles.single_queries, 0);
-  EXPECT_EQ(line_of(tiles, "loop"), "tiles of queries, more than 4 in a sequence");
+  EXPECT_EQ(line_of(tiles, "loop"), "tiles of queries, more than 4 per sequence");
   EXPECT_EQ(single.single_queries, 8);
   EXPECT_EQ(single.few_queries, 4);
-  EXPECT_EQ(line_of(single, "loop"), "single queries, at most 4 in a sequence");
+  EXPECT_EQ(line_of(single, "loop"), "single queries, at most 4 per sequence");
   EXPECT_EQ(line_of(none, "loop"), "tiles of queries");
-  EXPECT_EQ(line_of(of(1, 100), "loop"), "single queries, at most 4 in a sequence, in the direct loop");
+  EXPECT_EQ(line_of(of(1, 100), "loop"), "single queries, at most 4 per sequence, in the direct loop");
 }
 
-/// Half a vector of 16 queries by themselves, where rows and keys are long enough.
-TEST(Explain, WideVectorsLeaveMoreQueriesSingle) {
+/// Up to half a vector of queries (8 of 16) is processed as single queries, if rows are long enough and there are
+/// enough keys.
+TEST(Explain, MoreQueriesAreSingleWithWideVectors) {
   const auto few = [](Index kv_len, Index head_dim, Isa isa) {
     const Tensor<float, 4> q({1, 1, 8, head_dim}), k({1, 1, kv_len, head_dim});
     const Explanation e = explain(q, k, k, full(), {.isa = isa});
@@ -51,23 +52,23 @@ TEST(Explain, WideVectorsLeaveMoreQueriesSingle) {
   }
 }
 
-TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
-  // The generic kernels, because with AVX-512 the direct loop takes these queries even where keys are far, and fetches
-  // nothing.
+TEST(Explain, SingleQueriesFetchAheadOnlyBeyondTheCache) {
+  // With the generic kernels: with AVX-512 the direct loop handles these queries even where keys are far, and fetches
+  // nothing ahead.
   const auto of = [](Index kv_len, Index heads = 1, Index q_len = 1) {
     const Tensor<float, 4> q({1, heads, q_len, 64}), k({1, 1, kv_len, 64});
     return explain(q, k, k, full(), {.isa = Isa::generic});
   };
   EXPECT_FALSE(of(16384).fetches_ahead);  // 8 MiB
   EXPECT_TRUE(of(16385).fetches_ahead);
-  EXPECT_FALSE(of(6144, 2).fetches_ahead);  // 3 MiB, of queries that share it
+  EXPECT_FALSE(of(6144, 2).fetches_ahead);  // 3 MiB, read by two queries
   EXPECT_TRUE(of(6145, 2).fetches_ahead);
   EXPECT_FALSE(of(6144, 1, 2).fetches_ahead);
   EXPECT_TRUE(of(6145, 1, 2).fetches_ahead);
-  EXPECT_EQ(line_of(of(16385), "loop"), "single queries, at most 4 in a sequence, keys and values fetched ahead");
+  EXPECT_EQ(line_of(of(16385), "loop"), "single queries, at most 4 per sequence, keys and values fetched ahead");
 }
 
-/// Pages that hold less than a tile of keys.
+/// Pages with fewer keys than a tile.
 TEST(Explain, QueriesThatShareKeysReadSmallPagesInPlace) {
   const auto of = [](Index page_size, Index kv_len, Index heads = 2) {
     PagedKvCache<float> cache({.pages = detail::ceil_div(kv_len, page_size), .page_size = page_size, .head_dim = 64});
@@ -87,39 +88,39 @@ TEST(Explain, QueriesThatShareKeysReadSmallPagesInPlace) {
   }
 }
 
-/// Queries that visit no key fetch nothing.
-TEST(Explain, FarKeysInTheDirectLoopAreNotFetched) {
+/// The general loop fetches far keys ahead (`holes`), but not for queries that visit no key (`one`).
+TEST(Explain, FarKeysInTheDirectLoopAreNotFetchedAhead) {
   const Tensor<float, 4> q({2, 16, 1, 64}), k({2, 16, 1100, 64});
   const auto of = [&](const auto& mods) { return explain(q, k, k, mods, {.isa = instruction_sets().back()}); };
   const Explanation all = of(full()), one = of(key_lengths({1100, 0})),
                     holes = of(mask_mod([](auto p) { return p.batch == 0 || p.kv != 7; }));
-  if (all.lone_queries == 0) GTEST_SKIP() << "AVX-512: not there";
+  if (all.direct_queries == 0) GTEST_SKIP() << "AVX-512: not available";
   EXPECT_FALSE(all.fetches_ahead);
-  EXPECT_EQ(one.lone_queries, 16);
+  EXPECT_EQ(one.direct_queries, 16);
   EXPECT_FALSE(one.fetches_ahead);
   EXPECT_TRUE(holes.fetches_ahead);
   EXPECT_EQ(line_of(all, "loop"),
-            "single queries, at most " + std::to_string(all.few_queries) + " in a sequence, in the direct loop");
+            "single queries, at most " + std::to_string(all.few_queries) + " per sequence, in the direct loop");
 }
 
-TEST(Explain, SequencesOfACacheMayTakeBothLoops) {
+TEST(Explain, SequencesOfACacheMayUseBothLoops) {
   KvCache<float> cache({.batch = 2, .kv_heads = 1, .head_dim = 8});
   const Tensor<float, 4> k({1, 1, 60, 8}), q({1, 1, 51, 8});
   cache.append(k, k, {50, 10});
   const Explanation e = explain(ragged(q, {50, 1}), cache);
   EXPECT_EQ(e.single_queries, 1);
   EXPECT_GT(e.query_tiles, 1);
-  EXPECT_EQ(e.lone_queries, 1);
+  EXPECT_EQ(e.direct_queries, 1);
   EXPECT_EQ(line_of(e, "loop"), "tiles of queries, and 1 single query, in the direct loop");
 }
 
-TEST(Explain, TellsWhetherTheMatrixUnitServes) {
+TEST(Explain, ReportsWhetherTheMatrixUnitIsUsed) {
   const Matrix<float> float_q = Matrix<float>::Random(40, 8), float_k = Matrix<float>::Random(50, 8);
   const Halves q = float_q.cast<Eigen::bfloat16>(), k = float_k.cast<Eigen::bfloat16>();
-  EXPECT_EQ(explain(float_q, float_k, float_k).amx, Amx::not_for_these);
-  EXPECT_EQ(explain(q, k, float_k).amx, Amx::not_for_these);
-  EXPECT_EQ(explain(q, k, k, full(), {.isa = instruction_sets().front()}).amx, Amx::not_there);
-  EXPECT_EQ(to_string(Amx::not_there), "not there");
+  EXPECT_EQ(explain(float_q, float_k, float_k).amx, Amx::unsupported);
+  EXPECT_EQ(explain(q, k, float_k).amx, Amx::unsupported);
+  EXPECT_EQ(explain(q, k, k, full(), {.isa = instruction_sets().front()}).amx, Amx::unavailable);
+  EXPECT_EQ(to_string(Amx::unavailable), "not available");
   EXPECT_EQ(to_string(Amx::used), "used");
   const Explanation e = explain(q, k, k);
   if (!available(Isa::amx) || e.amx == Amx::refused) GTEST_SKIP() << "matrix unit: " << to_string(e.amx);
@@ -127,28 +128,28 @@ TEST(Explain, TellsWhetherTheMatrixUnitServes) {
   EXPECT_TRUE(e.in_bf16);
   EXPECT_EQ(e.isa, Isa::amx);
   EXPECT_EQ(e.queries_per_tile, 32);
-  EXPECT_TRUE(e.packs_keys && e.packs_values);  // of 8 columns
+  EXPECT_TRUE(e.packs_keys && e.packs_values);  // for matrices of 8 columns
   EXPECT_EQ(explain(float_q, float_k, float_k, full(), {.compute = Compute::bf16}).amx, Amx::used);
   EXPECT_EQ(explain(Halves(q.topRows(1)), k, k).amx, Amx::not_for_single_queries);
   EXPECT_EQ(explain(Halves(q.topRows(1)), k, k).isa, Isa::avx512);
-  // Unless several share their keys, which lie as the matrix unit reads them.
+  // Single queries do use it if several share keys stored in the layout of the matrix unit.
   const Tensor<Eigen::bfloat16, 4> one({1, 4, 1, 32}), keys({1, 2, 70, 32}), odd({1, 2, 70, 40});
   EXPECT_EQ(explain(one, keys, keys).amx, Amx::used);
   EXPECT_EQ(explain(one, keys, odd).amx, Amx::not_for_single_queries);
 }
 
-TEST(Explain, TellsWhetherVectorsMultiplyBf16) {
+TEST(Explain, ReportsWhetherVectorsMultiplyBf16) {
   const Matrix<float> float_q = Matrix<float>::Random(40, 8), float_k = Matrix<float>::Random(50, 8);
   const Halves q = float_q.cast<Eigen::bfloat16>(), k = float_k.cast<Eigen::bfloat16>();
   EXPECT_FALSE(explain(q, k, k, full(), {.isa = instruction_sets().back()}).in_bf16);
-  if (!available(Isa::avx512_bf16) || !detail::cpu_has_bf16()) GTEST_SKIP() << "no AVX512-BF16 here";
+  if (!available(Isa::avx512_bf16) || !detail::cpu_has_bf16()) GTEST_SKIP() << "this processor has no AVX512-BF16";
   Options options{.isa = Isa::avx512_bf16};
   const Explanation e = explain(q, k, k, full(), options);
   EXPECT_TRUE(e.in_bf16);
   EXPECT_EQ(e.isa, Isa::avx512_bf16);
-  EXPECT_EQ(e.amx, Amx::not_there);
+  EXPECT_EQ(e.amx, Amx::unavailable);
   EXPECT_EQ(e.queries_per_tile, 32);
-  EXPECT_EQ(line_of(e, "matrix unit"), "not there, products of bf16 by vectors");
+  EXPECT_EQ(line_of(e, "matrix unit"), "not available, bf16 products by vector instructions");
   for (const Explanation& other :
        {explain(Halves(q.topRows(1)), k, k, full(), options), explain(float_q, float_k, float_k, full(), options)}) {
     EXPECT_FALSE(other.in_bf16);
@@ -161,7 +162,7 @@ TEST(Explain, TellsWhetherVectorsMultiplyBf16) {
         << keys << " keys";
   }
   options.compute = Compute::bf16;
-  EXPECT_FALSE(explain(float_q, float_k, float_k, full(), options).in_bf16) << "a backward pass would not know";
+  EXPECT_FALSE(explain(float_q, float_k, float_k, full(), options).in_bf16) << "a backward pass would not use it";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What explain() says must be what the call does.
+// explain() describes what the call does.
 #include <atomic>
 #include <sstream>
 
@@ -16,7 +16,7 @@ struct Matrices {
   }
 };
 
-/// The number of pairs that a mask is asked for is the number of pairs in masked tiles.
+/// The mask is evaluated for as many pairs as there are in masked tiles.
 TEST(Explain, CountsTheTilesThatACallMasks) {
   const Matrices m(300, 500);
   for (Isa isa : instruction_sets()) {
@@ -26,12 +26,12 @@ TEST(Explain, CountsTheTilesThatACallMasks) {
           ++asked;
           return causal().keep(p);
         },
-        // Blind within a tile, so that all of its pairs are asked for.
+        // The hint is too coarse within a tile, so all pairs of the tile are evaluated.
         [](const Tile& t) { return t.kv.size() <= 16 ? Coverage::some : causal().coverage(t); },
         [](const Tile& t) { return causal().kv_range(t); });
     const Options options{.executor = serial(), .isa = isa};
     const Explanation e = explain(m.q, m.k, m.v, counted, options);
-    EXPECT_EQ(asked, 0) << "explain() asks hints alone";
+    EXPECT_EQ(asked, 0) << "explain() uses hints only";
     attention(m.q, m.k, m.v, counted, options);
     EXPECT_GT(e.masked_tiles, 0);
     EXPECT_LE(asked, e.masked_tiles * e.queries_per_tile * e.keys_per_tile);
@@ -42,13 +42,13 @@ TEST(Explain, CountsTheTilesThatACallMasks) {
   }
 }
 
-TEST(Explain, KnowsPlainAttentionFromMasked) {
+TEST(Explain, DistinguishesPlainFromMaskedAttention) {
   const Matrices m(256, 256);
   const Explanation plain = explain(m.q, m.k, m.v);
   EXPECT_EQ(plain.masked_tiles, 0);
   EXPECT_EQ(plain.skipped_tiles, 0);
   EXPECT_EQ(plain.full_tiles, plain.query_tiles * 4);
-  // A lambda without hints is asked for whole tiles: as many are skipped and full as if it had hints.
+  // A lambda without hints is evaluated for whole tiles, so as many tiles are skipped, or full, as with hints.
   const Explanation opaque = explain(m.q, m.k, m.v, mask_mod([](auto p) { return p.q >= p.kv; }));
   const Explanation hinted = explain(m.q, m.k, m.v, causal());
   EXPECT_GT(hinted.skipped_tiles, 0);
@@ -56,7 +56,7 @@ TEST(Explain, KnowsPlainAttentionFromMasked) {
   EXPECT_EQ(opaque.skipped_tiles, hinted.skipped_tiles);
   EXPECT_EQ(opaque.masked_tiles, hinted.masked_tiles);
   EXPECT_EQ(opaque.full_tiles, hinted.full_tiles);
-  // Through masks of masks too.
+  // The same holds for masks combined from other masks.
   const Explanation inside = explain(m.q, m.k, m.v, not_(any_of(mask_mod([](auto p) { return p.q < p.kv; }))));
   EXPECT_EQ(inside.full_tiles, hinted.full_tiles);
   const Explanation mapped =
@@ -68,7 +68,7 @@ TEST(Explain, KnowsPlainAttentionFromMasked) {
   EXPECT_EQ(explain(m.q, m.k, m.v, score_mod([](auto x, auto) { return x; })).full_tiles, plain.full_tiles);
 }
 
-TEST(Explain, KnowsPaddingInATensor) {
+TEST(Explain, DetectsPaddingInATensor) {
   const Matrices m(200, 500);
   Tensor<bool, 1> kept({500});
   std::fill_n(kept.data(), 192, true);
@@ -81,23 +81,23 @@ TEST(Explain, KnowsPaddingInATensor) {
   EXPECT_EQ(explain(m.q, m.k, m.v, padding(kept)).full_tiles, by_lengths.full_tiles);
   EXPECT_EQ(explain(m.q, m.k, m.v, padding(kept)).skipped_tiles, by_lengths.skipped_tiles);
   EXPECT_EQ(explain(m.q, m.k, m.v, key_ranges({0}, {192})).skipped_tiles, by_lengths.skipped_tiles);
-  // A tensor with rows is looked at pair by pair.
+  // A tensor with one row per query is examined pair by pair.
   Tensor<bool, 2> pairs({200, 500});
   for (Index i = 0; i < 200; ++i) std::fill_n(&pairs(i, 0), 192, true);
   EXPECT_EQ(explain(m.q, m.k, m.v, keep(pairs)).full_tiles, by_lengths.full_tiles);
 }
 
-TEST(Explain, KnowsBranchesOfATree) {
+TEST(Explain, DetectsBranchesOfATree) {
   const Matrices m(480, 580);
   std::vector<Index> parents;
   for (Index i = 0; i < 480; ++i) parents.push_back(i % 96 == 0 ? -1 : i - 1);
   const Explanation e = explain(m.q, m.k, m.v, tree(parents));
-  // The context of 100 keys, and of five branches its own, half of it.
+  // A query visits the 100 keys of the context and, on average, half of its own branch, one of five.
   EXPECT_LT(e.full_tiles + e.masked_tiles, e.query_tiles * 5);
   EXPECT_GT(e.full_tiles, 0);
 }
 
-TEST(Explain, KnowsThreadsMemoryAndLayout) {
+TEST(Explain, ReportsThreadsMemoryAndLayout) {
   const Matrices m(2000, 2000);
   const Explanation e = explain(m.q, m.k, m.v, causal(), {.executor = threads(3)});
   EXPECT_EQ(e.threads, 3);
@@ -115,13 +115,13 @@ TEST(Explain, KnowsThreadsMemoryAndLayout) {
   EXPECT_EQ(row.query_tiles, 1);
   EXPECT_EQ(row.tasks, 1);
   EXPECT_EQ(row.threads, 1);
-  const Matrices far(1, 9000);  // the keys of one query, at least 1024 of them to a task
+  const Matrices far(1, 9000);  // the keys of one query, at least 1024 of them per task
   const Explanation parts = explain(far.q, far.k, far.v, full(), {.executor = threads(3)});
   EXPECT_EQ(parts.tasks, 8);
   EXPECT_EQ(parts.threads, 3);
   EXPECT_EQ(parts.tiles(), (9000 + 63) / 64);
   EXPECT_EQ(explain(far.q, far.k, far.v, full(), {.executor = serial()}).tasks, 8);
-  // Two workers would not pay for themselves before two microseconds.
+  // A second worker does not pay off below two microseconds of work.
   const Matrices few(8, 20);
   EXPECT_EQ(explain(few.q, few.k, few.v, full(), {.executor = threads(3)}).threads, 1);
   const Matrices none(0, 300);
@@ -149,17 +149,11 @@ TEST(Explain, Prints) {
   std::ostringstream out;
   out << e;
   EXPECT_EQ(out.str(),
-            "instruction set  generic\n"
-            "matrix unit      not for these numbers\n"
-            "tile             12 x 64 (queries x keys)\n"
-            "loop             tiles of queries, more than 4 in a sequence\n"
-            "passes           1\n"
-            "query tiles      9, in 5 tasks on 1 thread, about 7.3 microseconds of work\n"
-            "workspace        1000 bytes\n"
-            "packed           values\n"
-            "skipped          1 of 3 tiles (33.3 %)\n"
-            "masked           0 of 3 tiles (0 %)\n"
-            "full             2 of 3 tiles (66.7 %)\n");
+            "instruction set  generic\nmatrix unit      not for this scalar type or scale\ntile             12 x 64 "
+            "(queries x keys)\nloop             tiles of queries, more than 4 per sequence\npasses           1\nquery "
+            "tiles      9, in 5 tasks on 1 thread, about 7.3 microseconds of work\nworkspace        1000 bytes\npacked "
+            "          values\nskipped          1 of 3 tiles (33.3 %)\nmasked           0 of 3 tiles (0 %)\nfull       "
+            "      2 of 3 tiles (66.7 %)\n");
   e.ignored_isa = "sse9";
   std::ostringstream ignored;
   ignored << e;
@@ -167,7 +161,7 @@ TEST(Explain, Prints) {
             "instruction set  generic (ATTN_ISA=sse9 is not available here)");
 }
 
-TEST(Explain, RefusesWhatACallRefuses) {
+TEST(Explain, RefusesInvalidCalls) {
   const Matrices m(4, 5);
   const Eigen::MatrixXf wrong(6, 8);
   EXPECT_THROW(explain(m.q, m.k, wrong), std::invalid_argument);

@@ -1,5 +1,5 @@
-// Scores at the ends of the scalar's range. Such rows occur: a mask added as the lowest number there is, instead of
-// -inf, may cover a whole row of padding.
+// Scores at the limits of the scalar's range. Such rows occur in practice: a mask added as the lowest finite value
+// instead of -inf may cover a whole row of padding.
 #include <algorithm>
 #include <cmath>
 
@@ -17,7 +17,7 @@ Matrix<T> matrix(Index rows, Index cols, Random& random) {
   return Eigen::Map<const Matrix<double>>(x.data(), rows, cols).cast<T>();
 }
 
-/// Every instruction set gives what the definition gives, and only finite numbers.
+/// Every instruction set gives finite results that match the definition's.
 template <class T, class M = Mods<>>
 void expect_as_naive(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& v, const M& mods = {},
                      const Options& asked = {}) {
@@ -30,7 +30,7 @@ void expect_as_naive(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& v,
     options.isa = isa;
     const auto got = attention(q, k, v, mods, options);
     for (Index i = 0; i < q.rows(); ++i) {
-      // False for NaN as well.
+      // The comparison is false for NaN as well.
       EXPECT_TRUE((got.out.row(i) - want.out.row(i)).cwiseAbs().maxCoeff() <= 8 * allowed)
           << to_string(isa) << " row " << i << ": " << got.out.row(i) << " instead of " << want.out.row(i);
       EXPECT_TRUE(std::abs(got.lse(i) - want.lse(i)) <= allowed * (8 + std::abs(want.lse(i))))
@@ -44,7 +44,7 @@ class Extremes : public ::testing::Test {};
 using Scalars = ::testing::Types<float, double, long double>;
 TYPED_TEST_SUITE(Extremes, Scalars);
 
-TYPED_TEST(Extremes, ARowBiasedWithTheLowestNumberIsTheMeanOfTheValues) {
+TYPED_TEST(Extremes, ARowBiasedWithTheLowestValueIsTheMeanOfTheValues) {
   using T = TypeParam;
   constexpr T kLowest = std::numeric_limits<T>::lowest();
   Random random(1);
@@ -68,13 +68,13 @@ TYPED_TEST(Extremes, ARowBiasedWithTheLowestNumberIsTheMeanOfTheValues) {
     }
 }
 
-TYPED_TEST(Extremes, KeysBiasedWithTheLowestNumberWeighNothingBesideOthers) {
+TYPED_TEST(Extremes, KeysBiasedWithTheLowestValueHaveZeroWeightBesideOthers) {
   using T = TypeParam;
   Random random(2);
   for (Index q_len : {1, 37}) {
     const Index kv_len = 150;
     const Matrix<T> q = matrix<T>(q_len, 8, random), k = matrix<T>(kv_len, 8, random), v = matrix<T>(kv_len, 3, random);
-    // From one key to all but one, at the beginning or at the end: whole tiles among them.
+    // From one biased key to all but one, at the beginning or at the end, including whole tiles.
     for (Index count : {1, 64, 100, 149})
       for (const bool at_end : {false, true}) {
         Matrix<T> added = Matrix<T>::Zero(1, kv_len);
@@ -84,8 +84,8 @@ TYPED_TEST(Extremes, KeysBiasedWithTheLowestNumberWeighNothingBesideOthers) {
   }
 }
 
-TYPED_TEST(Extremes, PlainScoresUpToTheLargestNumber) {
-  // 0.82 of the largest number, 2.8e38 in float: it has no room for a factor of log2(e).
+TYPED_TEST(Extremes, PlainScoresUpToTheLargestValue) {
+  // 0.82 of the largest value, 2.8e38 in float: a factor of log2(e) would overflow.
   using T = TypeParam;
   const T large = std::numeric_limits<T>::max() * T(0.82L), root = std::sqrt(large);
   Random random(3);
@@ -101,7 +101,7 @@ TYPED_TEST(Extremes, PlainScoresUpToTheLargestNumber) {
         expect_as_naive<T>(ones, k * (sign * large), v, full(), options);
         expect_as_naive<T>(ones, halves * (sign * large), v, full(), options);
         expect_as_naive<T>(ones * large, halves * sign, v, full(), options);
-        // And the same under a mask, which takes another way through the kernels.
+        // The same under a mask, which uses another path through the kernels.
         expect_as_naive<T>(ones * root, halves * (sign * root), v, causal(), {.scale = 1.0, .q_offset = kv_len - 1});
       }
     }

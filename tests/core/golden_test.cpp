@@ -1,5 +1,5 @@
-// Numbers computed by hand. Where a test takes a default or an alignment from the library, a mistake there hides; here
-// every expected number is written out.
+// Values computed by hand. A test that takes a default or an alignment from the library cannot detect a mistake in it;
+// here every expected value is written out.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ using Eigen::VectorXd;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Checks both paths. With queries of zeros all kept keys weigh the same.
+/// Checks both paths. With zero queries all kept keys have the same weight.
 template <class M>
 void expect_both(const MatrixXd& q, const MatrixXd& k, const MatrixXd& v, const M& mods, const Options& options,
                  const MatrixXd& out, const VectorXd& lse, double tolerance = 1e-14) {
@@ -62,11 +62,12 @@ TEST(Golden, GivenScaleReplacesTheDefault) {
   // scale 1: scores 2 ln 3 and 0, weights 9/10 and 1/10.
   expect_both(q, k, v, attn::full(), {.scale = 1.0}, MatrixXd::Constant(1, 1, 9),
               VectorXd::Constant(1, std::log(10.0)));
-  // scale 0: all alike.
+  // scale 0: all weights are equal.
   expect_both(q, k, v, attn::full(), {.scale = 0.0}, MatrixXd::Constant(1, 1, 5), VectorXd::Constant(1, std::log(2.0)));
 }
 
-/// Zero queries over kv_len keys with values 1, 10, 100, …: a row's output names exactly the keys it kept.
+/// Checks which keys each row keeps: zero queries over kv_len keys with values 1, 10, 100, … identify them from the
+/// output.
 template <class M>
 void expect_kept(Index q_len, Index kv_len, const M& mods, const Options& options,
                  std::initializer_list<std::string> pattern) {
@@ -90,7 +91,7 @@ TEST(Golden, CausalAlignment) {
   expect_kept(3, 3, attn::causal(), {}, {"100", "110", "111"});
   expect_kept(2, 4, attn::causal(), {}, {"1110", "1111"});                       // the last query sees the last key
   expect_kept(2, 4, attn::causal(), {.q_offset = 0}, {"1000", "1100"});          // top-left
-  expect_kept(4, 2, attn::causal(), {}, {"00", "00", "10", "11"});               // the first rows see nothing
+  expect_kept(4, 2, attn::causal(), {}, {"00", "00", "10", "11"});               // the first rows keep no key
   expect_kept(4, 2, attn::causal(), {.q_offset = 0}, {"10", "11", "11", "11"});  // top-left
   expect_kept(1, 5, attn::causal(), {}, {"11111"});                              // decoding
   expect_kept(2, 3, attn::causal(), {.q_offset = -1}, {"000", "100"});
@@ -105,7 +106,7 @@ TEST(Golden, SlidingWindow) {
   expect_kept(2, 4, attn::sliding_window(0, 2), {.q_offset = 1}, {"0111", "0011"});
 }
 
-TEST(Golden, KeyLengthsKeepTheFront) {
+TEST(Golden, KeyLengthsKeepTheFirstKeys) {
   expect_kept(2, 5, attn::key_lengths({3}), {}, {"11100", "11100"});
   expect_kept(2, 3, attn::key_lengths({0}), {}, {"000", "000"});
 }
@@ -121,8 +122,8 @@ TEST(Golden, MasksIntersect) {
   expect_kept(3, 4, attn::causal() | attn::key_lengths({3}) | attn::sliding_window(1, 5), {}, {"1100", "0110", "0010"});
 }
 
-TEST(Golden, TensorsGoByRowNotByPosition) {
-  // A (q_len, kv_len) tensor belongs to the rows of the call, wherever q_offset puts them.
+TEST(Golden, TensorsAreIndexedByRowNotByPosition) {
+  // A (q_len, kv_len) tensor is indexed by the call's rows, whatever q_offset is.
   attn::Tensor<bool, 2> mask({2, 3});
   mask(0, 0) = mask(1, 2) = true;
   for (Index offset : {-2, 0, 1, 50}) expect_kept(2, 3, attn::keep(mask), {.q_offset = offset}, {"100", "001"});
@@ -137,7 +138,7 @@ TEST(Golden, BiasIsAddedAfterTheScale) {
                 {.scale = scale}, MatrixXd::Constant(1, 1, 2), VectorXd::Constant(1, std::log(4.0)));
 }
 
-TEST(Golden, ScoreModsGoFromLeftToRight) {
+TEST(Golden, ScoreModsApplyFromLeftToRight) {
   attn::Tensor<double, 1> bias({2});
   bias(0) = std::log(3.0);
   const MatrixXd q = MatrixXd::Zero(1, 1), k = MatrixXd::Zero(2, 1), v = (MatrixXd(2, 1) << 1, 0).finished();
@@ -173,7 +174,7 @@ TEST(Golden, AlibiSlopes) {
   expect(1, {8});
   expect(4, {2, 4, 6, 8});
   expect(8, {1, 2, 3, 4, 5, 6, 7, 8});
-  expect(3, {4, 8, 2});  // those of 2 heads, then every other one of 4
+  expect(3, {4, 8, 2});  // those for 2 heads, then every other one for 4
   expect(12, {1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5});
 }
 

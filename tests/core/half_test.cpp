@@ -1,4 +1,4 @@
-// Floats of 16 bits: their conversions, and all types that tensors may hold side by side.
+// 16-bit floats: conversions, and mixed types of a call's tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -26,8 +26,8 @@ std::uint16_t narrow(DType dtype, float x) {
                              : Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(x));
 }
 
-TEST(Half, EveryNumberIsReadExactly) {
-  constexpr Index kCount = 65536, kColumns = 67;  // whole vectors and some more
+TEST(Half, EveryValueIsReadExactly) {
+  constexpr Index kCount = 65536, kColumns = 67;  // whole vectors and a remainder
   std::vector<std::uint16_t> all(kCount + kColumns);
   for (Index i = 0; i < kCount; ++i) all[static_cast<std::size_t>(i)] = static_cast<std::uint16_t>(i);
   for (Isa isa : instruction_sets())
@@ -36,7 +36,7 @@ TEST(Half, EveryNumberIsReadExactly) {
       const auto* data = reinterpret_cast<const std::byte*>(all.data());
       std::vector<float> got(kCount + kColumns);
       const Index rows = kCount / kColumns + 1;
-      // In rows, and in columns, which are transposed.
+      // Row-major, and column-major, which is transposed.
       for (const bool in_columns : {false, true}) {
         const detail::RowsToRead from{data, dtype, in_columns ? 1 : kColumns, in_columns ? rows : 1};
         family.pack_rows(from, in_columns ? rows - 1 : rows, in_columns ? kColumns - 1 : kColumns, got.data());
@@ -52,9 +52,9 @@ TEST(Half, EveryNumberIsReadExactly) {
     }
 }
 
-TEST(Half, NumbersAreRoundedToTheNearestHalfwayToEven) {
+TEST(Half, ValuesAreRoundedToTheNearestTiesToEven) {
   for (DType dtype : {DType::f16, DType::bf16}) {
-    // Each number, the middle between it and the next, and the floats on both sides of that.
+    // Each value, the midpoint between it and the next, and the floats just below and above the midpoint.
     std::vector<float> inputs;
     for (std::uint32_t i = 0; i < 65536; ++i) {
       const float x = wide(dtype, static_cast<std::uint16_t>(i)), next = wide(dtype, static_cast<std::uint16_t>(i + 1));
@@ -79,7 +79,7 @@ TEST(Half, NumbersAreRoundedToTheNearestHalfwayToEven) {
   }
 }
 
-/// The largest difference from attention in float over the same numbers.
+/// Expects results close to those of attention in float over the same values.
 template <class Q, class K, class V, class Out>
 void expect_mixed() {
   Random random(1);
@@ -94,7 +94,7 @@ void expect_mixed() {
     const MatrixOf<V> v = draw(V(), 70, 20);
     const Matrix qf = q.template cast<float>(), kf = k.template cast<float>(), vf = v.template cast<float>();
     const auto want = naive_attention(qf, kf, vf, causal());
-    // Rounding to bf16 is within 2^-9 of a number, of weights and of results: values are below 2.
+    // Rounding weights and results to bf16 has a relative error of at most 2^-9; values are below 2.
     const float allowed = std::is_same_v<Out, float> && std::is_same_v<Q, float> ? 1e-5f : 2 * 2 * 0x1p-9f;
     for (Isa isa : all_instruction_sets()) {
       MatrixOf<Out> out(q_len, 20);
@@ -103,7 +103,7 @@ void expect_mixed() {
       EXPECT_LE((out.template cast<float>() - want.out).cwiseAbs().maxCoeff(), allowed) << to_string(isa);
       EXPECT_LE((lse - want.lse).cwiseAbs().maxCoeff(), 1e-4f) << to_string(isa);
       const auto made = attention(q, k, v, causal(), {.isa = isa});
-      static_assert(std::is_same_v<typename decltype(made.out)::Scalar, Q>, "the result is like the query");
+      static_assert(std::is_same_v<typename decltype(made.out)::Scalar, Q>, "the output has the query's scalar type");
       static_assert(std::is_same_v<typename decltype(made.lse)::Scalar, float>);
     }
     MatrixOf<Out> out(q_len, 20);
@@ -129,7 +129,7 @@ TEST(Half, TypesMayBeMixed) {
   expect_mixed<half, float, bfloat16, half>();
 }
 
-/// Attention over numbers of the compiler's own type is that over Eigen's, bit for bit.
+/// Attention over the compiler's own 16-bit type equals that over Eigen's, bit for bit.
 template <class Compilers>
 void expect_eigens() {
   Random random(2);
@@ -145,7 +145,7 @@ void expect_eigens() {
   EXPECT_TRUE(std::equal(eigens.lse.data(), eigens.lse.data() + eigens.lse.size(), compilers.lse.data()));
 }
 
-TEST(Half, TheCompilersTypesAreEigens) {
+TEST(Half, CompilerTypesGiveTheSameBitsAsEigenTypes) {
 #if defined(ATTN_HAS_FLOAT16)
   expect_eigens<detail::Float16>();
 #endif
@@ -153,11 +153,11 @@ TEST(Half, TheCompilersTypesAreEigens) {
   expect_eigens<detail::Fp16>();
 #endif
 #if !defined(ATTN_HAS_FLOAT16) && !defined(ATTN_HAS_FP16)
-  GTEST_SKIP() << "this compiler has no type of its own";
+  GTEST_SKIP() << "this compiler has no native 16-bit float";
 #endif
 }
 
-/// Scores and values at the ends of what occurs: errors against the truth are at most twice the naive path's.
+/// Typical and extreme scores and values: errors against the truth are at most twice the naive path's.
 template <class T>
 void expect_accurate(const char* what, const Inputs& in, const Numbers& numbers) {
   SCOPED_TRACE(what);
@@ -180,7 +180,7 @@ void expect_accurate_for_all() {
   Random random(3);
   const Sizes s{1, 2, 1, 150, 700, 64, 64};
   Inputs normal(s, random);
-  // The sum of some uniform numbers is near enough to a normal one.
+  // The sum of several uniform values is close enough to a normal distribution.
   for (auto* values : {&normal.q, &normal.k, &normal.v})
     for (double& x : *values)
       for (int i = 0; i < 5; ++i) x += random.uniform(-2, 2);
@@ -190,14 +190,14 @@ void expect_accurate_for_all() {
   rounded.round_to<T>();
   expect_accurate<T>("normal", rounded, {});
   expect_accurate<T>("scores up to 1e4", rounded, {300, {}});
-  Inputs outliers = normal;  // some channels are a hundred times as large, as in trained models
+  Inputs outliers = normal;  // some channels are a hundred times larger, as in trained models
   for (Index i = 0; i < static_cast<Index>(outliers.q.size()); ++i)
     if (i % 64 == 3) outliers.q[static_cast<std::size_t>(i)] *= 100;
   for (Index i = 0; i < static_cast<Index>(outliers.v.size()); ++i)
     if (i % 64 == 7) outliers.v[static_cast<std::size_t>(i)] *= 100;
   outliers.round_to<T>();
   expect_accurate<T>("outlier channels", outliers, {});
-  Inputs flat = normal;  // all keys weigh the same: the error of the weights does not average out
+  Inputs flat = normal;  // all weights are equal: their errors do not average out
   for (double& x : flat.q) x = 0;
   flat.round_to<T>();
   expect_accurate<T>("equal scores", flat, {});
@@ -206,15 +206,15 @@ void expect_accurate_for_all() {
 TEST(Half, ErrorsAreAtMostTwiceThoseOfTheDefinitionBfloat16) { expect_accurate_for_all<Eigen::bfloat16>(); }
 TEST(Half, ErrorsAreAtMostTwiceThoseOfTheDefinitionHalf) { expect_accurate_for_all<Eigen::half>(); }
 
-TEST(Half, SmallestNumbersCountUnlessProductsOfBf16DropThem) {
+TEST(Half, DenormalsAreKeptUnlessBf16ProductsFlushThem) {
   using Eigen::half;
-  // Binary16 below 2^-14 is exact everywhere.
+  // binary16 values below 2^-14 are exact everywhere.
   const half tiny = Eigen::numext::bit_cast<half>(std::uint16_t(3));
   for (Index n : {1, 40}) {
     const MatrixOf<half> x = MatrixOf<half>::Constant(n, 8, half(1.0f)), v = MatrixOf<half>::Constant(n, 8, tiny);
     for (Isa isa : instruction_sets()) EXPECT_EQ(attention(x, x, v, Mods<>(), {.isa = isa}).out(0, 0), tiny);
   }
-  // bf16 below 2^-126 may count as 0.
+  // bf16 values below 2^-126 may be flushed to 0.
   using Eigen::bfloat16;
   const bfloat16 small = Eigen::numext::bit_cast<bfloat16>(std::uint16_t(3));
   const MatrixOf<bfloat16> x = MatrixOf<bfloat16>::Constant(40, 8, bfloat16(1.0f)),
@@ -226,8 +226,8 @@ TEST(Half, SmallestNumbersCountUnlessProductsOfBf16DropThem) {
 }
 
 TEST(Half, LargeNumbersOverflowOnlyInTheResult) {
-  // Products of the largest numbers of binary16 are 4e9 and sums of them fine; a value of 65504 comes out as it went
-  // in.
+  // Products of the largest binary16 values are 4e9, and their sums stay finite; a value of 65504 is returned
+  // unchanged.
   using Eigen::half;
   const half largest = Eigen::numext::bit_cast<half>(std::uint16_t(0x7bff));
   for (Index n : {1, 3, 70}) {
@@ -237,7 +237,7 @@ TEST(Half, LargeNumbersOverflowOnlyInTheResult) {
       EXPECT_EQ(r.out(n - 1, 15), largest);
       EXPECT_TRUE(std::isfinite(r.lse(0)));
     }
-    // Larger than the type of the output: infinite there, and right in float.
+    // Beyond the output type's range: infinite there, correct in float.
     const Matrix wide = Matrix::Constant(n, 16, 1e5f);
     MatrixOf<half> narrow(n, 16);
     attention_into(narrow, wide, wide, wide);
@@ -249,7 +249,7 @@ TEST(Half, LargeNumbersOverflowOnlyInTheResult) {
 }
 
 TEST(Half, GroupedTokensAreNotRoundedBetweenPasses) {
-  // Dozens of passes go on from each other's results; in bf16 each would round them again.
+  // Dozens of passes continue from each other's results; storing them in bf16 would round each time.
   Random random(5);
   const Sizes s{1, 2, 1, 300, 300, 16, 16};
   Inputs in(s, random);
@@ -265,7 +265,7 @@ TEST(Half, GroupedTokensAreNotRoundedBetweenPasses) {
       expect_close(truth, by_definition, flash(a, grouped, {.isa = isa}, out), lse_error<Eigen::bfloat16>(isa));
 }
 
-TEST(Half, MergedPartsAreTheWhole) {
+TEST(Half, MergedPartsGiveTheWholeResult) {
   using Eigen::bfloat16;
   const MatrixOf<bfloat16> q = Matrix::Random(20, 16).cast<bfloat16>(), k = Matrix::Random(90, 16).cast<bfloat16>(),
                            v = Matrix::Random(90, 8).cast<bfloat16>();

@@ -1,5 +1,5 @@
-// Two calls with the instruction set of the environment variable ATTN_ISA. Prints which one it was, and what explain()
-// says of it. A program of its own, since the variable is read once in a process.
+// Two calls with the instruction set from the environment variable ATTN_ISA. Prints the instruction set used and what
+// explain() says about it. A separate program, since a process reads the variable once.
 #include <iostream>
 #include <sstream>
 

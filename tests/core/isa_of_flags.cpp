@@ -1,5 +1,5 @@
-// Which instruction set calls use, in a program whose flags promise more than ATTN_ISA names. Without kernels, so that
-// it compiles at once.
+// Prints the instruction set that calls use in a program whose compiler flags enable more than ATTN_ISA names. No
+// kernels are instantiated, so that it compiles quickly.
 #include <iostream>
 
 #include "attn/isa.h"

@@ -1,5 +1,5 @@
-// Keys that begin anywhere (Options::kv_offset): a part of the keys gives what all of them give where a mask drops the
-// others.
+// Keys that begin at any position (Options::kv_offset): a call over a part of the keys gives the result over all keys
+// with the others masked out.
 #include <gtest/gtest.h>
 
 #include "attn/attn.h"
@@ -13,7 +13,7 @@
 namespace attn::test {
 namespace {
 
-/// Compares a call over a part of the keys with the oracle's over all, in which the other keys are dropped.
+/// Compares a call over a part of the keys with the oracle over all keys, in which keys outside the part are dropped.
 void check_part(const Inputs& inputs, Arguments<float>& a, const AnyMods<float>& mods, const Meaning& meaning,
                 Range part, const Numbers& numbers) {
   const Sizes& s = inputs.sizes;
@@ -54,18 +54,18 @@ class Parts {
   Arguments<float> arguments_;
 };
 
-TEST(KvOffset, EveryModSeesAPartAsAMaskOfIt) {
+TEST(KvOffset, EveryModGivesTheSameForAPartAsUnderAMask) {
   Random random(1);
   for (const auto& [q_len, q_offset] :
        std::vector<std::pair<Index, std::optional<Index>>>{{1, {}}, {20, {}}, {20, 97}, {70, {}}, {60, -11}}) {
     Parts c({q_len < 60 ? 2 : 1, 4, 2, q_len, 180, 8, 5}, q_offset, random);
     const Index cut = random.integer(1, 179);
-    for (const AnyRow<float>& row : a_row_of_each_kind<float>({c.sizes, c.numbers, random}))
+    for (const AnyRow<float>& row : one_row_per_mod<float>({c.sizes, c.numbers, random}))
       for (const Range part : {Range{0, cut}, Range{cut, 180}}) c.check(row, part);
   }
 }
 
-// Masks by positions alone know no first key.
+// Masks that depend on positions alone accept negative ones.
 TEST(KvOffset, PositionsMayBeNegative) {
   Random random(2);
   const Sizes s{1, 2, 1, 40, 150, 8, 5};
@@ -138,8 +138,8 @@ TEST(KvOffset, TheLastQuerySeesTheLastKey) {
   EXPECT_EQ(kept_keys(1, causal(), {.q_offsets = {11}, .kv_offset = 10}), "1100 1110 ");
 }
 
-// Mods see which keys the call has.
-TEST(KvOffset, IsToldToMods) {
+// Mods are told which keys the call has.
+TEST(KvOffset, ModsAreToldTheOffset) {
   const auto spy = [](Range keys, bool is_part) {
     return bind_mod([=](const Problem& p) {
       EXPECT_EQ(p.keys(), keys);
@@ -155,27 +155,28 @@ TEST(KvOffset, IsToldToMods) {
   kept_keys(1, spy({7, 11}, true), {.kv_offset = 7});
 }
 
-// What mods hold of keys is that of all keys: too little is refused, with the numbers; without a kv_offset more is.
-TEST(KvOffset, RefusesWhatDoesNotReachTheKeys) {
+// With a kv_offset, tensors in mods must cover all keys from position 0: shorter ones are refused with a message that
+// states both sizes. Without one, longer ones are refused as well.
+TEST(KvOffset, RefusesModsThatDoNotCoverTheKeys) {
   const Options part{.q_offset = 0, .kv_offset = 21}, begun{.q_offset = 0, .kv_offset = 0},
       below{.q_offset = 0, .kv_offset = -3}, far{.kv_offset = (Index(1) << 60) - 5},
       farther{.kv_offset = Index(1) << 62}, low{.kv_offset = -(Index(1) << 60) - 1};
   const auto refuse = [](const char* what, const Said& said, const auto& mods, const Options& options) {
     expect_all_refuse(what, said, kQ, kK, kV, mods, options);  // 11 queries, 17 keys
   };
-  refuse("far", {"kv_offset 1152921504606846971", "17 keys", "2^60"}, Mods<>(), far);
-  refuse("farther", {"kv_offset 4611686018427387904", "2^60"}, Mods<>(), farther);
-  refuse("low", {"kv_offset -1152921504606846977", "2^60"}, Mods<>(), low);
+  refuse("far", {"kv_offset is 1152921504606846971", "kv_len is 17", "2^60"}, Mods<>(), far);
+  refuse("farther", {"kv_offset is 4611686018427387904", "2^60"}, Mods<>(), farther);
+  refuse("low", {"kv_offset is -1152921504606846977", "2^60"}, Mods<>(), low);
   const auto bools = [](Shape<2> shape) { return Tensor<bool, 2>(shape); };
-  refuse("keep", {"(11, 37)", "11, 38)", "of all keys"}, keep(bools({11, 37})), part);
+  refuse("keep", {"(11, 37)", "11, 38)", "all keys from position 0"}, keep(bools({11, 37})), part);
   refuse("keep of the part", {"(11, 17)", "11, 38)"}, keep(bools({11, 17})), part);
   refuse("keep of more", {"(11, 38)", "11, 17)"}, keep(bools({11, 38})), {.q_offset = 0});
   refuse("keep below", {"kv_offset is negative"}, keep(bools({11, 17})), below);
-  refuse("padding", {"(2, 37)", "(2, 38)", "of all keys"}, padding(bools({2, 37})), part);
+  refuse("padding", {"(2, 37)", "(2, 38)", "all keys from position 0"}, padding(bools({2, 37})), part);
   refuse("documents", {"37 ids for 38 keys"}, documents(std::vector<Index>(37, 1)), part);
   refuse("documents of more", {"18 ids for 17 keys"}, documents(std::vector<Index>(18, 1)), {});
-  refuse("lengths", {"key_lengths[1] = -1"}, key_lengths({40, -1}), part);
-  refuse("lengths of more", {"key_lengths[0] = 40", "0..17"}, key_lengths({40, 3}), {.q_offset = 0});
+  refuse("lengths", {"key_lengths[1]", "is -1"}, key_lengths({40, -1}), part);
+  refuse("lengths of more", {"key_lengths[0]", "is 40", "0..17"}, key_lengths({40, 3}), {.q_offset = 0});
   refuse("blocks", {"(11, 9)", "11, 10)"}, block_sparse(bools({11, 9}), 1, 4), part);
   refuse("grid", {"37 tokens", "38 keys"}, neighbourhood({37}, {3}), part);
   refuse("block_mask", {"kv_len 37", "kv_offset 0", "17", "21"}, block_mask(causal(), 11, 37, {.q_offset = 0}), part);
@@ -195,8 +196,8 @@ TEST(KvOffset, RefusesWhatDoesNotReachTheKeys) {
   served(Mods<>(), {.kv_offset = (Index(1) << 60) - 17});
 }
 
-// Lists so short that keys are gathered, of which a part has some.
-TEST(KvOffset, GatheredKeysAreThoseOfThePart) {
+// Lists short enough for keys to be gathered; the part contains some of them.
+TEST(KvOffset, GathersTheListedKeysOfThePart) {
   Random random(3);
   for (const Index rows : {Index(1), Index(30)}) {
     const Sizes s{2, 4, 2, 30, 700, 16, 8};
@@ -219,7 +220,7 @@ TEST(KvOffset, GatheredKeysAreThoseOfThePart) {
   }
 }
 
-TEST(KvOffset, OfWeights) {
+TEST(KvOffset, AppliesToWeights) {
   Random random(4);
   const Sizes s{2, 4, 2, 70, 150, 16, 8};
   Arguments<float> a(Inputs(s, random));
@@ -233,8 +234,9 @@ TEST(KvOffset, OfWeights) {
   for (Index i = 0; i < got.size(); ++i) ASSERT_NEAR(got.data()[i], expected.data()[i], 1e-5);
 }
 
-// A cache that dropped its first tokens: positions go on, and a rope turns by what lies between a query and a key.
-TEST(KvOffset, OfCaches) {
+// A cache that dropped its first tokens: positions continue, and a rope's rotation depends only on the distance between
+// query and key.
+TEST(KvOffset, AppliesToCaches) {
   Random random(5);
   const Sizes s{2, 4, 2, 3, 90, 16, 8};
   Arguments<float> a(Inputs(s, random));
@@ -258,7 +260,7 @@ TEST(KvOffset, OfCaches) {
   }
 }
 
-TEST(KvOffset, OfTheForwardMode) {
+TEST(KvOffset, AppliesToForwardMode) {
   Random random(6);
   const Sizes s{1, 2, 1, 40, 150, 8, 5};
   Arguments<double> a(Inputs(s, random)), d(Inputs(s, random));
@@ -274,8 +276,8 @@ TEST(KvOffset, OfTheForwardMode) {
   for (Index i = 0; i < got.tangent.size(); ++i) EXPECT_NEAR(got.tangent.data()[i], expected.tangent.data()[i], 1e-12);
 }
 
-// Recurrent forms know rows; what their masks hold is of all keys.
-TEST(KvOffset, OfLinearAttention) {
+// Recurrent forms work on rows, but masks refer to positions, that is, to all keys of the sequence.
+TEST(KvOffset, AppliesToLinearAttention) {
   Random random(7);
   const Sizes s{2, 4, 2, 90, 150, 8, 5};
   Arguments<double> a(Inputs(s, random));
@@ -285,7 +287,7 @@ TEST(KvOffset, OfLinearAttention) {
   const Options options{.q_offset = 60, .kv_offset = part.begin};
   const auto got = linear_attention(a.q.cview(), k, v, elu1(), mods, options);
   const auto by_definition = naive_linear_attention(a.q.cview(), k, v, elu1(), mods, options);
-  // By rows: the same keys from 0 on.
+  // The same call with mods in terms of rows: keys begin at position 0.
   const auto at_0 = linear_attention(
       a.q.cview(), k, v, elu1(), causal() | key_lengths({80, 20}) | documents_at({0, 10, 60, 110}), {.q_offset = 20});
   for (Index i = 0; i < got.out.size(); ++i) {

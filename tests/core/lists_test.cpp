@@ -1,4 +1,4 @@
-// Lists of numbers, which keep a few inline and more on the heap: both hold what they were given.
+// Lists of integers that store a few elements inline and more on the heap: both preserve their contents.
 #include "attn/lists.h"
 
 #include <cstdint>
@@ -28,7 +28,7 @@ std::vector<Index> held(const detail::ShortList<Index>& list) {
   return all;
 }
 
-TEST(Lists, HoldWhatTheyWereGivenOnBothSidesOfTheInlineSize) {
+TEST(Lists, PreserveTheirElementsInlineAndOnTheHeap) {
   constexpr std::size_t kInline = detail::ShortList<Index>::kInline;
   for (std::size_t count = 0; count <= kInline + 3; ++count) {
     const std::vector<Index> want = ascending(count);
@@ -50,7 +50,7 @@ TEST(Lists, HoldWhatTheyWereGivenOnBothSidesOfTheInlineSize) {
   EXPECT_EQ(held(Indices{}.values), std::vector<Index>());
 }
 
-TEST(Lists, CopiesAreIndependentAndMovesHandOver) {
+TEST(Lists, CopiesAreIndependentAndMovesTransferOwnership) {
   for (const std::size_t count : {std::size_t(0), std::size_t(3), std::size_t(8), std::size_t(9), std::size_t(20)}) {
     const std::vector<Index> want = ascending(count);
     Indices first(want), second(ascending(2)), third(ascending(12));
@@ -63,12 +63,12 @@ TEST(Lists, CopiesAreIndependentAndMovesHandOver) {
     fifth = std::move(third);
     EXPECT_EQ(held(fourth.values), want);
     EXPECT_EQ(held(fifth.values), want);
-    second = Indices(ascending(4));  // what was moved from can be assigned to
+    second = Indices(ascending(4));  // a moved-from list can be assigned to
     EXPECT_EQ(held(second.values), ascending(4));
   }
 }
 
-TEST(Lists, TakeALongVectorsMemory) {
+TEST(Lists, AdoptALongVectorsMemory) {
   std::vector<Index> many = ascending(20);
   const Index* const where = many.data();
   const Indices taken(std::move(many));

@@ -1,5 +1,5 @@
-// Kernels of the matrix unit by themselves, on registers in software. Whole calls compute results that are not finite
-// again without the matrix unit, so a faulty kernel would only look slow; these tests call the kernels directly.
+// Unit tests of the matrix unit's kernels, on emulated registers. In whole calls a faulty kernel would only seem slow,
+// because non-finite results are recomputed without the matrix unit; these tests call the kernels directly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,8 +32,8 @@ class MatrixUnitKernels : public ::testing::Test {
     std::fill(std::begin(memory_.max), std::end(memory_.max), -kInf);
   }
 
-  /// One step over so many keys with these scores, still to be scaled; what lies behind them is NaN. Did a maximum
-  /// move?
+  /// Runs one step over `keys` keys with these scores, still to be scaled; scores after them are NaN. Returns whether a
+  /// maximum changed.
   bool step(Index keys, float scale, const std::function<float(Index key, Index query)>& score) {
     std::fill(std::begin(memory_.scores), std::end(memory_.scores), kNaN);
     std::fill(std::begin(memory_.rescale), std::end(memory_.rescale), kNaN);
@@ -49,7 +49,7 @@ class MatrixUnitKernels : public ::testing::Test {
     m.scale = scale;
     return detail::software_tiles_family().by_vectors[0].softmax(m, keys, {}, 0);
   }
-  /// Its weights are pairs of keys.
+  /// The weight of a pair; weights are stored as pairs of keys.
   float weight(Index key, Index query) const {
     std::uint16_t pair[2];
     std::memcpy(pair, &memory_.weights[key / 2 * kQueries + query], sizeof(pair));
@@ -62,13 +62,13 @@ class MatrixUnitKernels : public ::testing::Test {
 
 TEST_F(MatrixUnitKernels, MaximaRiseBeforeWeightsOverflow) {
   EXPECT_TRUE(step(kKeys, 0.5f, [](Index, Index) { return 0.0f; })) << "from -inf";
-  // Query i rises by 10 i: weights relative to 0 would be infinite from the ninth one on.
+  // The maximum of query i rises by 10 i: weights relative to 0 would be infinite from the ninth query on.
   const auto rising = [](Index j, Index i) { return j == 5 ? 20.0f * static_cast<float>(i) : 0.0f; };
   EXPECT_TRUE(step(kKeys, 0.5f, rising));
   for (Index i = 0; i < kQueries; ++i) {
     const float rise = 10 * static_cast<float>(i);
     EXPECT_NEAR(lse(i), rise + std::log1p((2 * kKeys - 1) * std::exp(-rise)), 2e-4f) << i;
-    if (rise > 80) continue;  // what remains of others is denormal
+    if (rise > 80) continue;  // the remaining weight of other keys is denormal
     EXPECT_NEAR(memory_.rescale[i] / std::exp(-memory_.max[i]), 1, 1e-5f) << i;
     for (Index j : {Index(0), Index(5), kKeys - 1})
       EXPECT_NEAR(weight(j, i) / std::exp(0.5f * rising(j, i) - memory_.max[i]), 1, 0x1p-8f) << j << " " << i;
@@ -77,7 +77,8 @@ TEST_F(MatrixUnitKernels, MaximaRiseBeforeWeightsOverflow) {
 }
 
 TEST_F(MatrixUnitKernels, QueriesWithoutAKeyHaveNoWeights) {
-  // Of each three queries the first never keeps a key, the second keeps some later, and the third some at once.
+  // Of every three queries, the first never keeps a key, the second keeps keys only in the second tile, and the third
+  // in both.
   const auto score = [](int tile) {
     return [tile](Index j, Index i) { return i % 3 > (tile == 0 ? 1 : 0) && j % 2 == 1 ? 3.0f : -kInf; };
   };
@@ -93,7 +94,7 @@ TEST_F(MatrixUnitKernels, QueriesWithoutAKeyHaveNoWeights) {
   }
 }
 
-TEST_F(MatrixUnitKernels, WhatLiesBehindTheLastKeyHasNoWeight) {
+TEST_F(MatrixUnitKernels, EntriesAfterTheLastKeyHaveZeroWeight) {
   for (Index keys : {1, 2, 31, 32, 33, 63}) {
     SCOPED_TRACE(keys);
     for (float& sum : memory_.sum) sum = 0;
@@ -105,12 +106,12 @@ TEST_F(MatrixUnitKernels, WhatLiesBehindTheLastKeyHasNoWeight) {
   }
 }
 
-TEST_F(MatrixUnitKernels, ValuesBehindTheLastKeyAreZero) {
+TEST_F(MatrixUnitKernels, ValuesAfterTheLastKeyAreZero) {
   using Eigen::bfloat16;
   for (const Index v_dim : {32, 64})
     for (const Index keys : {1, 31, 32, 33, 63, 64}) {
       SCOPED_TRACE(std::to_string(keys) + " keys of " + std::to_string(v_dim));
-      // Small whole numbers, which bf16 holds; rows have a gap.
+      // Small integers, which bf16 represents exactly; rows have a gap.
       const auto value = [](Index j, Index c) { return static_cast<float>((7 * j + 3 * c) % 251 + 1); };
       const Index stride = v_dim + 2;
       std::vector<bfloat16> values(static_cast<std::size_t>(kKeys * stride), bfloat16(kNaN));

@@ -1,5 +1,5 @@
-// Products in bf16, by the matrix unit or by vectors: where they serve, and where what they compute could differ from
-// what others do.
+// Products in bf16, by the matrix unit or by vectors: when they are used, and cases where their results could differ
+// from the other kernels'.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -16,14 +16,14 @@ using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 template <class S>
 using MatrixOf = Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-TEST(MatrixUnit, OverflowsNowhereElse) {
+TEST(MatrixUnit, OverflowsOnlyWhereOtherKernelsDo) {
   using Eigen::bfloat16;
   const auto expect_right = [](const char* what, float q, float first, float second, float v, const Options& options) {
-    // 64 keys of one score, then 64 of another, so that the largest one so far lags behind.
+    // 64 keys with one score, then 64 with another, so that the running maximum lags behind.
     Tensor<bfloat16, 4> k({1, 1, 128, 32}), values({1, 1, 128, 32});
     for (Index j = 0; j < 128; ++j) k.matrix(0, 0).row(j).setConstant(bfloat16(j < 64 ? first : second));
     values.matrix(0, 0).setConstant(bfloat16(v));
-    for (const Index heads : {1, 40}) {  // tiles of queries, and the single queries of many heads
+    for (const Index heads : {1, 40}) {  // tiles of queries, and single queries of many heads
       Tensor<bfloat16, 4> x({1, heads, 40 / heads, 32});
       std::fill_n(x.data(), x.size(), bfloat16(q));
       const auto want = naive_attention(x, k, values, Mods<>(), options);
@@ -43,8 +43,8 @@ TEST(MatrixUnit, OverflowsNowhereElse) {
   expect_right("large products", 1e19f, 1e19f, 1e19f, 1, {.scale = 1e-38});
   expect_right("products that are large and negative", 1e19f, -1e19f, -1e19f, 1, {.scale = 1e-15});
   expect_right("negative products beside others", 1e19f, -1e19f, 0, 1, {.scale = 1e-38});
-  expect_right("negative products that weigh something", 1e19f, -1.1e18f, 0, 1, {.scale = 1.2e-38});
-  expect_right("scales that vanish in float", 1, 1, 1, 1, {.scale = 1e-300});
+  expect_right("negative products whose weights are not zero", 1e19f, -1.1e18f, 0, 1, {.scale = 1.2e-38});
+  expect_right("scales that underflow in float", 1, 1, 1, 1, {.scale = 1e-300});
   expect_right("denormal scales", 1, 1, 1, 1, {.scale = 1e-40});
   expect_right("large scales", 1e-20f, 1e-10f, 2e-10f, 1, {.scale = 3e38});
 }
@@ -61,7 +61,7 @@ TEST(MatrixUnit, OverflowWithoutValuesShowsInTheLogSumExp) {
   }
 }
 
-TEST(MatrixUnit, AKeptValueOfNaNShowsBesideAnInfiniteScore) {
+TEST(MatrixUnit, AKeptNaNValueSpreadsDespiteAnInfiniteScore) {
   // The weight is 0, but the key is kept: 0 * NaN is NaN.
   using Eigen::bfloat16;
   for (const Index heads : {1, 8}) {
@@ -83,12 +83,11 @@ TEST(MatrixUnit, TheWorkspaceDoesNotDependOnAddresses) {
 }
 
 TEST(MatrixUnit, AModMayCallAttention) {
-  // Between two kernels of the outer call, on the same thread.
+  // The inner call runs between two kernels of the outer call, on the same thread.
   using Eigen::bfloat16;
   const MatrixOf<bfloat16> x = Matrix::Random(70, 32).cast<bfloat16>();
   const auto plain = attention(x, x, x, Mods<>(), {.executor = serial()});
-  // Behind a std::function, or mods, whose calls are all inlined, would have a copy of attention() for each instruction
-  // set.
+  // In a std::function: mods are fully inlined, so each instruction set would otherwise have a copy of attention().
   const std::function<float()> zero = [&] { return attention(x, x, x, Mods<>(), {.executor = serial()}).lse(0) * 0; };
   const auto nested =
       score_mod([&](auto score, const Position& p) { return score + (p.q == 5 && p.kv == 7 ? zero() : 0.0f); });
@@ -102,8 +101,8 @@ TEST(MatrixUnit, AModMayCallAttention) {
   EXPECT_TRUE((attention(x, x, x, Mods<>(), {.executor = serial()}).out.array() == plain.out.array()).all());
 }
 
-TEST(MatrixUnit, AnyAddressWillDo) {
-  // Two bytes from where pairs of numbers would be whole.
+TEST(MatrixUnit, AcceptsAnyAddress) {
+  // Two bytes off from where pairs of values would be aligned.
   using Eigen::bfloat16;
   Random random(6);
   const Sizes s{1, 2, 1, 40, 70, 32, 32};
@@ -122,7 +121,7 @@ TEST(MatrixUnit, AnyAddressWillDo) {
   EXPECT_TRUE(std::equal(want.out.begin(), want.out.end(), got.out.data()));
 }
 
-TEST(MatrixUnit, FloatsAreRoundedOnRequestAlone) {
+TEST(MatrixUnit, FloatsAreRoundedOnlyOnRequest) {
   Random random(4);
   const Sizes s{1, 2, 1, 100, 300, 40, 24};
   const Inputs in(s, random);
@@ -135,9 +134,9 @@ TEST(MatrixUnit, FloatsAreRoundedOnRequestAlone) {
         << to_string(isa) << " has no matrix unit";
   const auto e = explain(a.q.cview(), a.k.cview(), a.v.cview(), causal(), {.compute = Compute::bf16});
   if (e.amx != Amx::used) GTEST_SKIP() << "matrix unit: " << to_string(e.amx);
-  EXPECT_EQ(explain(a.q.cview(), a.k.cview(), a.v.cview()).amx, Amx::not_for_these);
+  EXPECT_EQ(explain(a.q.cview(), a.k.cview(), a.v.cview()).amx, Amx::unsupported);
 
-  // The same kernels on the same numbers: rounded here, or by the call. In any layout.
+  // The same kernels on the same values, rounded here or by the call, in any layout.
   Inputs rounded = in;
   rounded.round_to<Eigen::bfloat16>();
   for (Layout layout : kInputLayouts) {
@@ -153,7 +152,7 @@ TEST(MatrixUnit, FloatsAreRoundedOnRequestAlone) {
     Tensor<float, 4> from_half({1, 2, 100, 24});
     attention_into(from_half, halves.q.cview(), halves.k.cview(), halves.v.cview(), causal(),
                    {.compute = Compute::bf16});
-    // Not the same numbers: bf16 has more of small ones.
+    // Small values differ slightly: bf16 represents some that binary16 rounds.
     EXPECT_LE((from_half.matrix(0, 0) - out.matrix(0, 0)).cwiseAbs().maxCoeff(), 1e-2f);
   }
 }

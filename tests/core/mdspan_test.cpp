@@ -1,4 +1,4 @@
-// What has the shape of std::mdspan stands wherever a tensor may.
+// Types with the interface of std::mdspan are accepted wherever a tensor is.
 #include "support/mdspan.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::vector<float> counted(std::size_t count) {
   return numbers;
 }
 
-TEST(MdspanViews, HaveItsSizesAndStrides) {
+TEST(MdspanViews, HaveTheSizesAndStridesOfTheMdspan) {
   std::vector<float> x = counted(24);
   const auto v = view(rows<float, 3>(x.data(), {2, 3, 4}));
   static_assert(std::is_same_v<decltype(v), const TensorView<float, 3>>);
@@ -31,7 +31,7 @@ TEST(MdspanViews, HaveItsSizesAndStrides) {
   const auto constant = view(rows<const float, 1>(x.data(), {24}));
   static_assert(std::is_same_v<decltype(constant), const TensorView<const float, 1>>);
 
-  // Columns behind each other, and every second of them.
+  // Columns with contiguous elements; only every second column is viewed.
   const Mdspan<float, 2> columns(x.data(), {{4, 3}}, {{1, 8}});
   EXPECT_EQ(view(columns)(3, 2), 19);
   const Mdspan<float, 2> later(x.data(), {{2, 3}}, {{3, 1}, 5});
@@ -39,7 +39,7 @@ TEST(MdspanViews, HaveItsSizesAndStrides) {
   EXPECT_EQ(view(Mdspan<float, 2>(nullptr, {{0, 3}}, {{3, 1}, 5})).size(), 0);
 }
 
-TEST(MdspanViews, StandInEveryPlaceOfACall) {
+TEST(MdspanViews, AreAcceptedForEveryArgument) {
   Random random(1);
   Tensor<float, 4> q({2, 4, 5, 8}), k({2, 2, 7, 8}), v({2, 2, 7, 6}), out({2, 4, 5, 6});
   for (auto* t : {&q, &k, &v})
@@ -76,7 +76,7 @@ TEST(MdspanViews, StandInEveryPlaceOfACall) {
                    attention_backward(out, q, k, v, want, causal()).query));
 }
 
-TEST(MdspanViews, WrongSizesAreNamed) {
+TEST(MdspanViews, WrongSizesAreReported) {
   const std::vector<float> x = counted(60);
   expect_refused("head_dim", {"8", "7"}, [&] {
     attention(rows<const float, 2>(x.data(), {2, 8}), rows<const float, 2>(x.data(), {3, 7}),

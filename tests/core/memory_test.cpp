@@ -1,4 +1,4 @@
-// The flash path's memory is linear in the length: what it takes from the heap is counted, all of it.
+// The flash path's memory is linear in the length: all of its heap allocations are counted.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ TEST(Memory, CountingSeesEveryKindOfAllocation) {
     EXPECT_LT(a.peak, 110000) << what;
     EXPECT_LT(std::abs(a.in_use), 1000) << what;
   };
-  static void* volatile p;  // so that no pair of allocation and release is optimised away
+  static void* volatile p;  // prevents the compiler from eliding the allocation and its release
   expect("new", [] { p = ::operator new(100000), ::operator delete(p); });
   expect("aligned new",
          [] { p = ::operator new(100000, std::align_val_t(64)), ::operator delete(p, std::align_val_t(64)); });
@@ -58,14 +58,14 @@ struct Arrays {
   }
 };
 
-/// An aligned block is rounded up by up to so many bytes, depending on where the heap finds room for it.
+/// An aligned block is rounded up by at most this many bytes, depending on where the heap places it.
 constexpr std::ptrdiff_t kRounding = 64;
 
-/// Peak beyond inputs and outputs, of a call into memory of the caller's.
+/// The peak beyond inputs and outputs, for a call into the caller's memory.
 template <class M>
 std::ptrdiff_t extra_bytes(Index n, const M& mods, const Executor& executor) {
   Arrays a(n);
-  attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = executor});  // what is started once is started now
+  attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = executor});  // lazily started threads start now
   return allocations_of([&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = executor}); }).peak;
 }
 
@@ -88,19 +88,19 @@ TEST(Memory, FlashIsLinear) {
 }
 
 TEST(Memory, OneThreadNeedsOneTile) {
-  // Queries, scores, output and a few rows of statistics of one tile: below 128 KiB at head_dim 64, whatever the
-  // length.
+  // One tile's queries, scores, output and a few rows of statistics: below 128 KiB at head_dim 64, whatever the length.
   const std::ptrdiff_t small = extra_bytes(512, causal(), serial()), large = extra_bytes(4096, causal(), serial());
   EXPECT_EQ(small, large);
   EXPECT_LT(large, 128 * 1024);
   RecordProperty("bytes", std::to_string(large));
-  // Beyond 4096 keys there are totals of the output too.
+  // With more than 4096 keys (one stretch), the tile also holds the totals of its output.
   const std::ptrdiff_t longer = extra_bytes(4160, causal(), serial());
   EXPECT_NEAR(static_cast<double>(longer), static_cast<double>(extra_bytes(16384, causal(), serial())), kRounding);
   EXPECT_LT(longer, 128 * 1024);
 }
 
-/// The same for keys and values of other strides, which the kernels cannot read in place.
+/// Returns the peak memory of the second of two equal calls. Used for keys and values with strides that kernels cannot
+/// read in place.
 template <class Call>
 std::ptrdiff_t peak_of_second(const Call& call) {
   call();
@@ -135,15 +135,15 @@ TEST(Memory, AnyStridesNeedOneBlock) {
     near(extra(3500, 512), extra(7000, 512));
     near(extra(3500, 2048), extra(4096, 4096));
     EXPECT_LT(extra(4096, 4096), kMost);
-    // One query alone: its keys are cut in as many parts as there are tasks for, each of which leaves a result.
+    // A single query: its keys are split into one part per task, each of which stores a result.
     EXPECT_LT(extra(1, 4096), kMost);
     near(extra(1, 70'000), extra(1, 90'000));
   }
 }
 
-TEST(Memory, ASlidingWindowTouchesItsKeysAlone) {
-  // One query at the end of many column-major keys: those outside its window are neither copied nor read, so they may
-  // lie in pages that no program can read.
+TEST(Memory, ASlidingWindowTouchesOnlyItsKeys) {
+  // One query at the end of many column-major keys: keys outside its window are neither copied nor read, so they may be
+  // in unreadable pages.
   constexpr Index kKeys = 50000, kDim = 64, kWindow = 100;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t bytes = (kKeys * kDim * sizeof(float) + page - 1) / page * page;
@@ -158,7 +158,7 @@ TEST(Memory, ASlidingWindowTouchesItsKeysAlone) {
     std::fill_n(keys + (column + 1) * kKeys - kWindow, kWindow, 0.5f);
   }
   const Eigen::Map<const Eigen::MatrixXf> k(keys, kKeys, kDim);
-  for (Index q_len : {1, 5}) {  // by the kernels for single queries, and by those for many
+  for (Index q_len : {1, 5}) {  // by the kernels for single queries, and by those for tiles
     const Eigen::MatrixXf q = Eigen::MatrixXf::Constant(q_len, kDim, 0.5f), half = q;
     Eigen::MatrixXf out(q_len, kDim);
     const auto mods = sliding_window(kWindow - q_len);
@@ -168,22 +168,22 @@ TEST(Memory, ASlidingWindowTouchesItsKeysAlone) {
   munmap(memory, bytes);
 }
 
-TEST(Memory, AttentionTakesItsResultAndATile) {
+TEST(Memory, AttentionAllocatesItsResultAndATile) {
   const Arrays a(4096);
   const auto taken = allocations_of([&] { attention(a.q, a.k, a.v, causal(), {.executor = serial()}); });
   const std::ptrdiff_t result = 4096 * (64 + 1) * static_cast<std::ptrdiff_t>(sizeof(float));
   EXPECT_LT(taken.peak, result + 128 * 1024);
-  EXPECT_LT(std::abs(taken.in_use), 1000);  // all given back
+  EXPECT_LT(std::abs(taken.in_use), 1000);  // all released
 }
 
-TEST(Memory, NaiveTakesAllScores) {
+TEST(Memory, NaiveAllocatesAllScores) {
   // The negative control: the same count sees the quadratic memory of the definition.
   const Arrays a(1024);
   const auto taken = allocations_of([&] { naive_attention(a.q, a.k, a.v, causal(), {.executor = serial()}); });
   EXPECT_GT(taken.peak, 1024 * 1024 * static_cast<std::ptrdiff_t>(sizeof(float)));
 }
 
-// Threads take some memory as they start, which may be long after the pool was made.
+// Starts all threads now: they allocate when they start, which may be long after the pool is constructed.
 void start_all_workers(const Executor& executor) {
   const int workers = executor.concurrency();
   std::atomic<int> started{0};
@@ -205,7 +205,7 @@ TEST(Memory, ACallWithAWorkspaceAllocatesNothing) {
         std::vector<std::byte> memory(workspace_bytes(a.q, a.k, a.v, mods, options));
         options.workspace = memory;
         const auto call = [&] { attention_into(a.out, a.q, a.k, a.v, mods, options); };
-        call();  // what is started once is started now
+        call();  // lazily started threads start now
         for (int i = 0; i < 20; ++i)
           EXPECT_EQ(allocations_of(call).calls, 0) << n << " tokens, " << executor.concurrency() << " workers";
       };
@@ -218,8 +218,8 @@ TEST(Memory, ACallWithAWorkspaceAllocatesNothing) {
 
 template <class T>
 void expect_the_workspace_exact_and_left_alone() {
-  // Bytes around the workspace keep their values, also where it is not aligned; one byte less is refused. What it holds
-  // at first (NaN, as numbers) does not matter. A NaN among the values has the last bytes used as well.
+  // Bytes around the workspace keep their values, even if it is not aligned; one byte less is refused. Its initial
+  // contents (NaN as floats) do not matter. A NaN among the values ensures that the last bytes are used as well.
   const auto with_mods = [](const auto& mods, const auto& q, const auto& k, const auto& v, auto out, Options options) {
     const auto expected = attention(q, k, v, mods, options).out;
     const std::size_t bytes = workspace_bytes(q, k, v, mods, options);
@@ -257,7 +257,7 @@ void expect_the_workspace_exact_and_left_alone() {
     v.row(v.rows() - 1).setConstant(T(std::numeric_limits<float>::quiet_NaN()));
     return v;
   };
-  // The keys of few queries are cut in parts where they are many; what these leave lies in the workspace too.
+  // Many keys of few queries are split; the results of the splits are also in the workspace.
   using Lengths = std::pair<Index, Index>;
   for (const auto& [q_len, kv_len] : {Lengths{1, 128}, {3, 128}, {40, 128}, {200, 128}, {1, 4200}, {3, 4200}}) {
     const auto random = [](Index rows, Index cols) { return RowMajor(Eigen::MatrixXf::Random(rows, cols).cast<T>()); };
@@ -272,11 +272,12 @@ void expect_the_workspace_exact_and_left_alone() {
   }
 }
 
-TEST(Memory, TheWorkspaceIsExactAndLeftAloneDouble) { expect_the_workspace_exact_and_left_alone<double>(); }
-TEST(Memory, TheWorkspaceIsExactAndLeftAloneBfloat16) { expect_the_workspace_exact_and_left_alone<Eigen::bfloat16>(); }
+TEST(Memory, TheWorkspaceIsExactAndNotOverrunDouble) { expect_the_workspace_exact_and_left_alone<double>(); }
+TEST(Memory, TheWorkspaceIsExactAndNotOverrunBfloat16) { expect_the_workspace_exact_and_left_alone<Eigen::bfloat16>(); }
 
-TEST(Memory, ModsOfFewNumbersAllocateNothing) {
-  // Made anew for each call, as in a control loop: up to eight lengths, slopes or logits lie in the mod itself.
+TEST(Memory, ModsWithFewElementsAllocateNothing) {
+  // Constructed for each call, as in a control loop: up to eight lengths, slopes or logits are stored inline in the
+  // mod.
   Tensor<float, 4> q({8, 8, 2, 16}), k({8, 8, 20, 16}), out({8, 8, 2, 16});
   std::vector<std::byte> memory(workspace_bytes(q, k, k, {.executor = serial()}));
   const auto expect_none = [&](const char* what, const auto& make_mods) {
@@ -299,7 +300,7 @@ TEST(Memory, ModsOfFewNumbersAllocateNothing) {
   const std::vector<float> slopes(8, 0.5f);
   expect_none("vectors", [&] { return key_lengths(lengths) | alibi(slopes); });
 
-  // Nine are on the heap.
+  // Nine are stored on the heap.
   static const Index* volatile where;  // so that the allocation is not optimised away
   const auto nine = [&] {
     const Indices list{1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -310,7 +311,7 @@ TEST(Memory, ModsOfFewNumbersAllocateNothing) {
 }
 
 TEST(Memory, AFixedSizeCallAllocatesNothing) {
-  // Neither for its result, which has fixed size too, nor for what it works in; in either storage order.
+  // Neither for its result, which is fixed-size too, nor for its working memory; in either storage order.
   const auto expect_none = [](const auto& q, const auto& k, const auto& v, const auto& mods) {
     using Q = std::remove_cvref_t<decltype(q)>;
     using V = std::remove_cvref_t<decltype(v)>;
@@ -331,7 +332,7 @@ TEST(Memory, AFixedSizeCallAllocatesNothing) {
   expect_none(x, x, x, Mods<>());
   expect_none(rows, rows, rows, causal());
   expect_none(x, x, Eigen::Matrix<float, 16, 3>(x.leftCols<3>()), causal() | softcap(5));
-  // One that is large, or not fixed, lies on the heap.
+  // Large or dynamic results are on the heap.
   static_assert(
       std::is_same_v<decltype(attention(x, x, Eigen::MatrixXf(x)).out), Eigen::MatrixXf> &&
       std::is_same_v<decltype(attention(std::declval<Eigen::Map<const Eigen::Matrix<float, 4096, 64>>>(), x, x).out),
@@ -341,28 +342,29 @@ TEST(Memory, AFixedSizeCallAllocatesNothing) {
 }
 
 TEST(Memory, ACallAllocatesOnce) {
-  // The tile's memory, and nothing for checks that pass: short calls are dominated by such things.
+  // The single allocation holds the tile. Argument checks must not allocate unless they fail, since such overheads
+  // dominate short calls.
   for (Index n : {1, 300, 3000}) {
     Arrays a(n);
     const Tensor<float, 1> added({n});
     const auto mods = causal() | bias(added);
     attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()});
-    // Up to 32 KiB come from the stack, which tiles of narrow vectors fit into.
+    // Up to 32 KiB come from the stack, enough for tiles of narrow vectors.
     const int expected = workspace_bytes(a.q, a.k, a.v, mods, {.executor = serial()}) > 32 * 1024 ? 1 : 0;
     EXPECT_EQ(allocations_of([&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()}); }).calls,
               expected);
   }
 }
 
-TEST(Memory, OrdinaryScoresNeedNoMoreDigits) {
-  Arrays a(300, 8);  // a tile of which fits into 32 KiB of the stack
+TEST(Memory, OrdinaryScoresNeedNoExtraDigits) {
+  Arrays a(300, 8);  // its tile fits into the 32 KiB on the stack
   const auto call = [&](const auto& mods) {
-    attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()});  // what is started once is started now
+    attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()});  // lazily started threads start now
     a.lse = Tensor<float, 3>(a.lse.shape());
     return allocations_of([&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()}); }).calls;
   };
   EXPECT_EQ(call(causal()), 0);
-  EXPECT_EQ(call(score_mod([](auto x, auto) { return x - 1e9f; })), 1) << "where they are needed";
+  EXPECT_EQ(call(score_mod([](auto x, auto) { return x - 1e9f; })), 1) << "scores near -1e9 need extra digits";
 }
 
 }  // namespace

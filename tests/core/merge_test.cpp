@@ -1,4 +1,4 @@
-// Attention over some keys and over others, merged, is attention over all.
+// Merging attention over some keys with attention over the others gives attention over all keys.
 #include "support/mod_table.h"
 #include "support/paths.h"
 
@@ -14,7 +14,7 @@ double distance(const A& a, const B& b) {
 
 class Merge : public ::testing::Test {
  protected:
-  /// Attention over keys begin .. end - 1 under a mask, each key keeping its position.
+  /// Attention over keys begin .. end - 1 under a mask; each key keeps its position.
   auto part(Index begin, Index end, std::optional<Isa> isa = {}) const {
     return attention(q_, k_.middleRows(begin, end - begin), v_.middleRows(begin, end - begin), causal(),
                      {.q_offset = 60 - begin, .isa = isa});
@@ -30,7 +30,7 @@ class Merge : public ::testing::Test {
   }
 };
 
-TEST_F(Merge, PartsOfKeysAreTheWhole) {
+TEST_F(Merge, PartsOfKeysGiveTheWholeResult) {
   for (Isa isa : instruction_sets()) {
     const auto whole = part(0, 100, isa);
     for (Index chunk : {1, 13, 50, 64}) {
@@ -63,7 +63,7 @@ TEST_F(Merge, PartsWithoutKeysChangeNothing) {
   EXPECT_EQ(merge(empty, a).lse, a.lse);
   EXPECT_EQ(merge(empty, empty).out, empty.out);
   EXPECT_EQ(merge(empty, empty).lse, empty.lse);
-  empty.out.setConstant(std::numeric_limits<double>::quiet_NaN());  // rows of it are no term
+  empty.out.setConstant(std::numeric_limits<double>::quiet_NaN());  // these rows must not contribute
   EXPECT_EQ(merge(a, empty).out, a.out);
   EXPECT_EQ(merge(empty, a).out, a.out);
 }
@@ -87,7 +87,7 @@ TEST_F(Merge, FarApartLogSumExps) {
   EXPECT_EQ(merge(b, a).lse(39), b.lse(39));
 }
 
-TEST(MergeTensors, OfManyHeadsAndStrides) {
+TEST(MergeTensors, ManyHeadsAndStrides) {
   Random random(2);
   const Sizes s{2, 4, 2, 30, 80, 16, 8};
   const Inputs in(s, random);
@@ -106,7 +106,7 @@ TEST(MergeTensors, OfManyHeadsAndStrides) {
   for (Index i = 0; i < both.out.size(); ++i) EXPECT_NEAR(both.out.data()[i], whole.out.data()[i], 1e-5f);
   for (Index i = 0; i < both.lse.size(); ++i) EXPECT_NEAR(both.lse.data()[i], whole.lse.data()[i], 1e-5f);
 
-  // Into memory of the caller's in another order, (batch, len, heads, dim).
+  // Into the caller's memory in another order, (batch, len, heads, dim).
   std::vector<float> memory(static_cast<std::size_t>(whole.out.size()));
   auto out = bshd(memory.data(), 2, 30, 4, 8);
   for (Index b = 0; b < 2; ++b)

@@ -1,4 +1,4 @@
-// Mistakes that a call finds when it runs: each message whole, as include/attn/errors.md has it.
+// Mistakes that a call detects at run time: each complete message, as listed in include/attn/errors.md.
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -20,7 +20,7 @@
 namespace attn::test {
 namespace {
 
-/// `call` throws, and says just that.
+/// Expects `call` to throw exactly this message.
 template <class Exception = std::invalid_argument, class Call>
 void expect_says(const std::string& message, const Call& call) {
   try {
@@ -41,24 +41,24 @@ class Mistakes : public ::testing::Test {
 TEST_F(Mistakes, TransposedQuery) {
   expect_says(
       "attn: head_dim differs: query has 5, key has 8; shapes: query (1, 1, 8, 5), key (1, 1, 7, 8), value (1, 1, 7, "
-      "3) as (batch, heads, len, dim); a row is a token, query has its tokens in columns: give query.transpose(), or "
-      "transpose(2, 3) of a tensor",
+      "3) as (batch, heads, len, dim); each row must be a token, but query has its tokens in columns: pass "
+      "query.transpose(), or transpose(2, 3) of a tensor",
       [&] { attention(q_.transpose(), k_, v_); });
 }
 
 TEST_F(Mistakes, TransposedKey) {
   expect_says(
       "attn: kv_len differs: key has 8, value has 7; shapes: query (1, 1, 5, 8), key (1, 1, 8, 7), value (1, 1, 7, 3) "
-      "as (batch, heads, len, dim); a row is a token, key has its tokens in columns: give key.transpose(), or "
-      "transpose(2, 3) of a tensor",
+      "as (batch, heads, len, dim); each row must be a token, but key has its tokens in columns: pass key.transpose(), "
+      "or transpose(2, 3) of a tensor",
       [&] { attention(q_, k_.transpose(), v_); });
 }
 
 TEST_F(Mistakes, TransposedValue) {
   expect_says(
       "attn: kv_len differs: key has 7, value has 3; shapes: query (1, 1, 5, 8), key (1, 1, 7, 8), value (1, 1, 3, 7) "
-      "as (batch, heads, len, dim); a row is a token, value has its tokens in columns: give value.transpose(), or "
-      "transpose(2, 3) of a tensor",
+      "as (batch, heads, len, dim); each row must be a token, but value has its tokens in columns: pass "
+      "value.transpose(), or transpose(2, 3) of a tensor",
       [&] { attention(q_, k_, v_.transpose()); });
 }
 
@@ -66,8 +66,8 @@ TEST_F(Mistakes, VectorAsQuery) {
   const Eigen::VectorXf one = q_.row(0);
   expect_says(
       "attn: head_dim differs: query has 1, key has 8; shapes: query (1, 1, 8, 1), key (1, 1, 7, 8), value (1, 1, 7, "
-      "3) as (batch, heads, len, dim); a row is a token, query has its tokens in columns: give query.transpose(), or "
-      "transpose(2, 3) of a tensor",
+      "3) as (batch, heads, len, dim); each row must be a token, but query has its tokens in columns: pass "
+      "query.transpose(), or transpose(2, 3) of a tensor",
       [&] { attention(one, k_, v_); });
   EXPECT_NO_THROW(attention(one.transpose(), k_, v_));
 }
@@ -75,14 +75,14 @@ TEST_F(Mistakes, VectorAsQuery) {
 TEST_F(Mistakes, KeyAndValueExchanged) {
   expect_says(
       "attn: head_dim differs: query has 8, key has 3; shapes: query (1, 1, 5, 8), key (1, 1, 7, 3), value (1, 1, 7, "
-      "8) as (batch, heads, len, dim); are key and value in each other's place?",
+      "8) as (batch, heads, len, dim); are key and value swapped?",
       [&] { attention(q_, v_, k_); });
 }
 
 TEST_F(Mistakes, QueryAndKeyExchanged) {
   expect_says(
       "attn: kv_len differs: key has 5, value has 7; shapes: query (1, 1, 7, 8), key (1, 1, 5, 8), value (1, 1, 7, 3) "
-      "as (batch, heads, len, dim); is key of other tokens than value, or are query and key in each other's place?",
+      "as (batch, heads, len, dim); do key and value belong to different tokens, or are query and key swapped?",
       [&] { attention(k_, q_, v_); });
 }
 
@@ -90,11 +90,11 @@ TEST_F(Mistakes, TokensBeforeHeads) {
   const auto q = tensor({1, 10, 4, 8}), k = tensor({1, 17, 2, 8});  // (batch, len, heads, dim)
   expect_says(
       "attn: heads (10) must be a multiple of kv_heads (17); shapes: query (1, 10, 4, 8), key (1, 17, 2, 8), value (1, "
-      "17, 2, 8) as (batch, heads, len, dim); memory in the order (batch, len, heads, dim) is seen by attn::bshd()",
+      "17, 2, 8) as (batch, heads, len, dim); for memory in the order (batch, len, heads, dim), use attn::bshd()",
       [&] { attention(q, k, k); });
 }
 
-TEST_F(Mistakes, HeadsThatDoNotDivide) {
+TEST_F(Mistakes, KvHeadsThatDoNotDivideHeads) {
   const auto q = tensor({1, 6, 10, 8}), k = tensor({1, 4, 17, 8});
   expect_says(
       "attn: heads (6) must be a multiple of kv_heads (4); shapes: query (1, 6, 10, 8), key (1, 4, 17, 8), value (1, "
@@ -113,36 +113,34 @@ TEST_F(Mistakes, MoreKeyHeadsThanQueryHeads) {
 TEST_F(Mistakes, OutputWithoutSize) {
   Eigen::MatrixXf out;
   expect_says(
-      "attn: out has shape (1, 1, 0, 0), the result has (1, 1, 5, 3) as (batch, heads, q_len, v_dim); give it that "
-      "shape before the call",
+      "attn: out has shape (1, 1, 0, 0), expected (1, 1, 5, 3) as (batch, heads, q_len, v_dim); resize it before the "
+      "call",
       [&] { attention_into(out, q_, k_, v_); });
 }
 
-TEST_F(Mistakes, LseOfOtherShape) {
+TEST_F(Mistakes, LseOfWrongShape) {
   const auto x = tensor({2, 3, 5, 8});
   auto out = tensor({2, 3, 5, 8});
   Tensor<float, 3> lse({2, 5, 3});
-  expect_says(
-      "attn: lse has shape (2, 5, 3), the result has (2, 3, 5) as (batch, heads, q_len); give it that shape before the "
-      "call",
-      [&] { attention_into(out, lse, x, x, x); });
+  expect_says("attn: lse has shape (2, 5, 3), expected (2, 3, 5) as (batch, heads, q_len); resize it before the call",
+              [&] { attention_into(out, lse, x, x, x); });
 }
 
 TEST_F(Mistakes, OutputIsAnInput) {
   auto x = tensor({1, 2, 5, 8});
   expect_says(
-      "attn: out of shape (1, 2, 5, 8) overlaps query of shape (1, 2, 5, 8) in memory; give out memory of its own",
+      "attn: out of shape (1, 2, 5, 8) overlaps query of shape (1, 2, 5, 8) in memory; out needs its own memory",
       [&] { attention_into(x, x, x, x); });
 }
 
-TEST_F(Mistakes, LogSumExpOverACacheIsTheQueryOrTheOutput) {
+TEST_F(Mistakes, LseOverlapsQueryOrOutputInACallOverACache) {
   auto q = tensor({1, 2, 1, 8}), out = q;
   KvCache<float> cache({.kv_heads = 2, .capacity = 5, .head_dim = 8});
   cache.append(tensor({1, 2, 5, 8}), tensor({1, 2, 5, 8}));
   const auto first_numbers = [](Tensor<float, 4>& of) { return TensorView<float, 3>(of.data(), {1, 2, 1}); };
-  expect_says("attn: lse of shape (1, 2, 1) overlaps query of shape (1, 2, 1, 8) in memory; give lse memory of its own",
+  expect_says("attn: lse of shape (1, 2, 1) overlaps query of shape (1, 2, 1, 8) in memory; lse needs its own memory",
               [&] { attention_into(out, first_numbers(q), q, cache); });
-  expect_says("attn: lse of shape (1, 2, 1) overlaps out of shape (1, 2, 1, 8) in memory; give lse memory of its own",
+  expect_says("attn: lse of shape (1, 2, 1) overlaps out of shape (1, 2, 1, 8) in memory; lse needs its own memory",
               [&] { attention_into(out, first_numbers(out), q, cache); });
 }
 
@@ -150,22 +148,20 @@ TEST_F(Mistakes, GradientIntoAnInput) {
   const auto result = attention(q_, k_, k_);
   Eigen::MatrixXf grad = Eigen::MatrixXf::Ones(5, 8), grad_k(7, 8), grad_v(7, 8);
   expect_says(
-      "attn: grad_query of shape (1, 1, 5, 8) overlaps grad_out of shape (1, 1, 5, 8) in memory; give grad_query "
-      "memory of its own",
+      "attn: grad_query of shape (1, 1, 5, 8) overlaps grad_out of shape (1, 1, 5, 8) in memory; grad_query needs its "
+      "own memory",
       [&] { attention_backward_into(grad, grad_k, grad_v, grad, q_, k_, k_, result.out, result.lse); });
 }
 
-TEST_F(Mistakes, GradientOfOtherShape) {
+TEST_F(Mistakes, GradientOfWrongShape) {
   const auto result = attention(q_, k_, v_);
-  expect_says(
-      "attn: grad_out has shape (1, 1, 3, 5), the output of the call has (1, 1, 5, 3) as (batch, heads, q_len, v_dim)",
-      [&] { attention_backward(Eigen::MatrixXf::Ones(3, 5), q_, k_, v_, result); });
+  expect_says("attn: grad_out has shape (1, 1, 3, 5), expected (1, 1, 5, 3) as (batch, heads, q_len, v_dim)",
+              [&] { attention_backward(Eigen::MatrixXf::Ones(3, 5), q_, k_, v_, result); });
 }
 
-TEST_F(Mistakes, DirectionOfOtherShape) {
+TEST_F(Mistakes, DirectionOfWrongShape) {
   expect_says(
-      "attn: direction_key has shape (1, 1, 5, 8), it must have that of the key, (1, 1, 7, 8) as (batch, heads, len, "
-      "dim)",
+      "attn: direction_key has shape (1, 1, 5, 8), expected (1, 1, 7, 8) as (batch, heads, len, dim), the shape of key",
       [&] { attention_jvp(q_, k_, v_, q_, q_, v_); });
 }
 
@@ -178,25 +174,25 @@ TEST_F(Mistakes, PaddingInKeep) {
       [&] { attention(x, x, x, keep(is_token)); });
 }
 
-TEST_F(Mistakes, PaddingOfAsManyTextsAsTokens) {
+TEST_F(Mistakes, AmbiguousPadding) {
   const auto x = tensor({3, 2, 3, 8});
   const Tensor<bool, 2> is_padding({3, 3});
   expect_says(
-      "attn: drop: the tensor has shape (3, 3), which is (q_len, kv_len) and (batch, kv_len) at once; "
-      "drop(attn::view(tensor).unsqueeze(0)) takes its rows for queries, attn::padding(tensor) for batch elements",
+      "attn: drop: the tensor has shape (3, 3), which could be (q_len, kv_len) or (batch, kv_len); use "
+      "drop(attn::view(tensor).unsqueeze(0)) if its rows are queries, attn::padding(tensor) if they are batch elements",
       [&] { attention(x, x, x, drop(is_padding)); });
 }
 
-TEST_F(Mistakes, LengthsOfOtherBatch) {
+TEST_F(Mistakes, LengthsOfWrongBatchSize) {
   const auto x = tensor({2, 3, 5, 8});
-  expect_says("attn: key_lengths has 1 lengths for a batch of 2; give one for each batch element",
+  expect_says("attn: key_lengths has 1 lengths for a batch of 2; give one per batch element",
               [&] { attention(x, x, x, key_lengths({4})); });
 }
 
 TEST_F(Mistakes, OptionsGivenTwice) {
   const std::string message =
-      "attn: options are given twice, in place of mods and after them; give all of them once, as in {.scale = 0.5, "
-      ".q_offset = 0}";
+      "attn: options are given twice, in place of mods and after them; give them once, as in {.scale = 0.5, .q_offset "
+      "= 0}";
   const Options options{.scale = 0.5};
   expect_says(message, [&] { attention(q_, k_, v_, {.scale = 0.5}, {.q_offset = 0}); });
   expect_says(message, [&] { attention(q_, k_, v_, options, {.q_offset = 0}); });
@@ -208,12 +204,12 @@ TEST_F(Mistakes, WorkspaceTooSmall) {
   std::vector<std::byte> memory(64);
   const Options options{.executor = serial(), .workspace = memory};
   const std::size_t bytes = workspace_bytes(q_, k_, v_, {.executor = serial()});
-  expect_says("attn: the workspace has 64 bytes, the call needs " + std::to_string(bytes) +
+  expect_says("attn: the workspace has 64 bytes, but the call needs " + std::to_string(bytes) +
                   " with this executor; see workspace_bytes()",
               [&] { attention(q_, k_, v_, options); });
 }
 
-TEST_F(Mistakes, BiasOfFewerKeys) {
+TEST_F(Mistakes, BiasForTooFewKeys) {
   const Eigen::MatrixXf table = Eigen::MatrixXf::Zero(5, 6);
   expect_says(
       "attn: bias: the tensor has shape (5, 6), which does not broadcast to (1, 1, 5, 7) as (batch, heads, q_len, "
@@ -225,67 +221,68 @@ TEST_F(Mistakes, CacheIsFull) {
   KvCache<float> cache({.capacity = 8, .head_dim = 8, .max_capacity = 8});
   cache.append(k_, k_);
   expect_says<std::length_error>(
-      "attn: sequence 0 of the cache would need room for 14 tokens, max_capacity is 8; truncate() it, or make the "
+      "attn: sequence 0 of the cache would have 14 tokens, but max_capacity is 8; truncate() it, or construct the "
       "cache with a larger max_capacity",
       [&] { cache.append(k_, k_); });
 }
 
-TEST_F(Mistakes, ReorderedByOtherNumbers) {
+TEST_F(Mistakes, ReorderedByInvalidIndices) {
   KvCache<float> cache({.batch = 2, .head_dim = 8});
-  expect_says("attn: reorder: from[1] is 2, there are 2 sequences", [&] { cache.reorder({0, 2}); });
+  expect_says("attn: reorder: from[1] = 2 is out of range; there are 2 sequences", [&] { cache.reorder({0, 2}); });
 }
 
 TEST_F(Mistakes, ReleasedTwice) {
   PagedKvCache<float> cache({.pages = 4, .head_dim = 8});
   const Index text = cache.add();
   cache.release(text);
-  expect_says("attn: PagedKvCache: there is no sequence 0; it was released, or never added",
+  expect_says("attn: PagedKvCache: sequence 0 does not exist; it was released or never added",
               [&] { cache.release(text); });
 }
 
 TEST_F(Mistakes, SequenceNeverAdded) {
   const PagedKvCache<float> cache({.pages = 4, .head_dim = 8});
-  expect_says("attn: PagedKvCache: there is no sequence 9; it was released, or never added",
+  expect_says("attn: PagedKvCache: sequence 9 does not exist; it was released or never added",
               [&] { attention(q_, cache.view({9})); });
 }
 
 TEST_F(Mistakes, PagesRunOut) {
   PagedKvCache<float> cache({.pages = 1, .page_size = 4, .head_dim = 8});
   const Index text = cache.add();
-  expect_says<OutOfPages>("attn: 2 more pages are needed, 1 of 1 are free; release() or truncate() a sequence",
+  expect_says<OutOfPages>("attn: 2 more pages are needed, but only 1 of 1 are free; release() or truncate() a sequence",
                           [&] { cache.append(text, k_, k_); });
 }
 
-TEST_F(Mistakes, DraftsOverARope) {
+TEST_F(Mistakes, TreeOverACacheWithARope) {
   KvCache<float> cache({.head_dim = 8, .rope = Rope({.head_dim = 8})});
   cache.append(k_, k_);
   expect_says(
-      "attn: tree: node 2 has depth 1, but the rope would turn it as if it had depth 2, by its row; keep a cache "
-      "without a rope, and turn keys and queries before: rope.rotate(x, positions), where a position is that of the "
-      "first node plus the depth",
+      "attn: tree: node 2 has depth 1, but the rope would rotate it as if it had depth 2, its row; use a cache "
+      "without a rope, and rotate keys and queries beforehand: rope.rotate(x, positions), where a position is that of "
+      "the first node plus the depth",
       [&] {
         attention(q_, cache, tree({-1, 0, 0, 1, 2}));
       });
 }
 
-TEST_F(Mistakes, NameOfAParameter) {
+TEST_F(Mistakes, UnknownParameterName) {
   MultiHeadAttention<float> layer({.embed_dim = 8, .heads = 2});
   expect_says(
       "attn: there is no parameter 'in_proj.weight'; this layer has in_proj_weight, in_proj_bias, out_proj.weight, "
-      "out_proj.bias; and parts: q_proj_weight, q_proj_bias, q_proj.weight, q_proj.bias, k_proj_weight, k_proj_bias, "
-      "k_proj.weight, k_proj.bias, v_proj_weight, v_proj_bias, v_proj.weight, v_proj.bias, o_proj.weight, o_proj.bias",
+      "out_proj.bias; and their parts: q_proj_weight, q_proj_bias, q_proj.weight, q_proj.bias, k_proj_weight, "
+      "k_proj_bias, k_proj.weight, k_proj.bias, v_proj_weight, v_proj_bias, v_proj.weight, v_proj.bias, o_proj.weight, "
+      "o_proj.bias",
       [&] { layer.load("in_proj.weight", q_); });
 }
 
 TEST_F(Mistakes, ParameterTransposed) {
   MultiHeadAttention<float> layer({.embed_dim = 8, .heads = 2});
-  expect_says("attn: parameter 'in_proj_weight' has shape (24, 8), the values given have shape (8, 24)",
+  expect_says("attn: parameter 'in_proj_weight' has shape (24, 8), but the given values have shape (8, 24)",
               [&] { layer.load("in_proj_weight", Eigen::MatrixXf::Zero(8, 24).eval()); });
 }
 
-// What no call can know to be a mistake: what its results look like.
+// Mistakes that no call can detect, shown by their results.
 
-// A mod views a tensor that has a name, and keeps a temporary alive.
+// A mod only views a named tensor, but keeps a temporary alive.
 TEST_F(Mistakes, SilentViewThatDangles) {
   const auto kept = [] {
     Tensor<bool, 2> mask({5, 7});
@@ -301,16 +298,16 @@ TEST_F(Mistakes, SilentViewThatDangles) {
 #endif
 }
 
-TEST_F(Mistakes, SilentPaddingTurnedRound) {
-  const Tensor<bool, 2> all_tokens({1, 7});  // false, in PyTorch's words: not to be ignored
+TEST_F(Mistakes, SilentPaddingInverted) {
+  const Tensor<bool, 2> all_tokens({1, 7});  // false: not padding in PyTorch's convention
   const auto right = attention(q_, k_, v_, padding(all_tokens)), wrong = attention(q_, k_, v_, keep_keys(all_tokens));
   EXPECT_TRUE(right.lse.allFinite());
   EXPECT_TRUE((wrong.out.array() == 0).all());
   EXPECT_TRUE((wrong.lse.array() == -std::numeric_limits<float>::infinity()).all());
 }
 
-TEST_F(Mistakes, SilentOffsetOfOtherSign) {
-  // 2 keys were there before: the queries stand at 2 .. 6.
+TEST_F(Mistakes, SilentOffsetOfWrongSign) {
+  // 2 keys were cached before: the queries are at positions 2 .. 6.
   const auto right = attention(q_, k_, v_, causal(), {.q_offset = 2}),
              wrong = attention(q_, k_, v_, causal(), {.q_offset = -2});
   EXPECT_EQ(right.out, attention(q_, k_, v_, causal()).out);
@@ -318,7 +315,7 @@ TEST_F(Mistakes, SilentOffsetOfOtherSign) {
   EXPECT_EQ(wrong.lse(0), -std::numeric_limits<float>::infinity());
 }
 
-TEST_F(Mistakes, SilentLseOfTooFewDigits) {
+TEST_F(Mistakes, SilentLseWithoutExtraDigits) {
   const auto mods = score_mod([](auto x, auto) { return x - 1e9f; });
   const auto r = attention(q_, k_, v_, mods);
   const auto sum = [&](const auto& lse) {

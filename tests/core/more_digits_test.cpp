@@ -1,5 +1,5 @@
-// What a result carries beside its rounded numbers: gradients, weights and merged results of rows whose scores have a
-// large constant in common, and gradients of 16 bits where keys have a part in common.
+// The extra digits that a result carries beside its rounded values: gradients, weights and merged results of rows whose
+// scores share a large constant, and 16-bit gradients where keys share a common component.
 #include <gtest/gtest.h>
 
 #include <attn/attn.h>
@@ -23,7 +23,7 @@ Tensor<T, 4> random_tensor(const Shape<4>& shape, int seed, float shift = 0) {
   return t;
 }
 
-/// All scores of a call become `constant`, as those of padding in many models.
+/// Adds `constant` to all scores of a call, as for padding in many models.
 auto constant_bias(const float& constant, Index keys) {
   return bias(TensorView<const float, 4>(&constant, {1, 1, 1, keys}, {0, 0, 0, 0}));
 }
@@ -43,7 +43,7 @@ TEST(MoreDigits, WeightsSumToOne) {
   }
 }
 
-TEST(MoreDigits, PartsWeighAsManyKeysAsTheyHave) {
+TEST(MoreDigits, PartsAreWeightedByTheirNumberOfKeys) {
   for (const float& constant : kConstants) {
     SCOPED_TRACE(constant);
     const Tensor<float, 4> q({1, 1, 3, 8}), k({1, 1, 120, 8});
@@ -62,11 +62,11 @@ TEST(MoreDigits, PartsWeighAsManyKeysAsTheyHave) {
       attention_into(out, lse, q, k.slice(2, begin, end), v.slice(2, begin, end), constant_bias(constant, 120),
                      {.q_offset = 117, .kv_offset = begin, .accumulate = begin > 0});
     };
-    for (int i = 0; i < 2; ++i) {  // the second time over what the first has left
+    for (int i = 0; i < 2; ++i) {  // the second time, the first result is overwritten
       go_on(0, 100), go_on(100, 120);
       EXPECT_NEAR(out(0, 0, 0, 0), 1, 1e-5);
     }
-    // One query a head goes another way.
+    // A single query per head uses another path.
     const TensorView<const float, 4> one = q.slice(2, 0, 1);
     const auto of_one = [&](Index begin, Index end) {
       return attention(one, k.slice(2, begin, end), v.slice(2, begin, end), constant_bias(constant, end - begin));
@@ -79,9 +79,9 @@ TEST(MoreDigits, PartsWeighAsManyKeysAsTheyHave) {
   }
 }
 
-TEST(MoreDigits, PassesHandOnTheirSums) {
+TEST(MoreDigits, PassesKeepTheExtraDigitsOfSums) {
   const Index n = 1024;
-  // Equal scores, which the paths cannot round in different ways.
+  // Equal scores, which all paths round alike.
   const Tensor<float, 4> q({1, 1, n, 8}), k({1, 1, n, 8});
   const auto v = random_tensor<float>({1, 1, n, 8}, 3);
   for (const float& constant : kConstants) {
@@ -95,7 +95,7 @@ TEST(MoreDigits, PassesHandOnTheirSums) {
   }
 }
 
-TEST(MoreDigits, MatricesCarryThemToo) {
+TEST(MoreDigits, MatrixResultsCarryTheExtraDigits) {
   const float constant = -1e9f;
   const RowMajorMatrix q = RowMajorMatrix::Zero(5, 4), k = RowMajorMatrix::Zero(40, 4), v = RowMajorMatrix::Ones(40, 2);
   const auto mods = constant_bias(constant, 40);
@@ -107,13 +107,13 @@ TEST(MoreDigits, MatricesCarryThemToo) {
   EXPECT_NEAR(gv(7, 1), 5.0 / 40, 1e-6);
   attention_backward_into(gq, gk, gv, v.topRows(5), q, k, v, r.out, r.lse, mods);
   EXPECT_NEAR(gv(7, 1), 5.0 / 40, 1e-6);
-  // Plain containers take the numbers alone.
+  // Plain containers receive only the values.
   const Result<RowMajorMatrix, Eigen::VectorXf> plain = r;
   EXPECT_EQ(plain.out, r.out);
   EXPECT_EQ(plain.lse, r.lse);
 }
 
-TEST(MoreDigits, AnLseThatSomebodyWroteCountsAlone) {
+TEST(MoreDigits, AModifiedLseDiscardsItsExtraDigits) {
   const float constant = -1e9f;
   const Tensor<float, 4> q({1, 1, 1, 8}), k({1, 1, 10, 8}), v({1, 1, 10, 2});
   auto r = attention(q, k, v, constant_bias(constant, 10));
@@ -126,7 +126,7 @@ TEST(MoreDigits, AnLseThatSomebodyWroteCountsAlone) {
   attention_into(r.out, r.lse, q, k, v, Mods<>(), {.accumulate = true});
   EXPECT_EQ(r.out(0, 0, 0, 0), 0);
   EXPECT_EQ(r.lse(0, 0, 0), plain.lse(0, 0, 0));
-  // A row that has met no key may hold anything, also where an lse near -1e9 stood before.
+  // A row without keys (lse -inf) may hold anything, even if its lse was near -1e9 before, with extra digits.
   for (const bool merges : {false, true}) {
     auto again = attention(q, k, v, constant_bias(constant, 10));
     again.lse.data()[0] = -std::numeric_limits<float>::infinity();
@@ -140,7 +140,7 @@ TEST(MoreDigits, AnLseThatSomebodyWroteCountsAlone) {
   }
 }
 
-TEST(MoreDigits, CallsIntoOneLseReplaceThem) {
+TEST(MoreDigits, CallsIntoTheSameLseReplaceTheExtraDigits) {
   const float constant = -1e9f;
   const Tensor<float, 4> q({1, 1, 2, 8}), k({1, 1, 10, 8}), v({1, 1, 10, 2});
   Tensor<float, 4> out({1, 1, 2, 2});
@@ -154,7 +154,7 @@ TEST(MoreDigits, CallsIntoOneLseReplaceThem) {
   }
 }
 
-TEST(MoreDigits, TheDefinitionKeepsThemToo) {
+TEST(MoreDigits, TheNaivePathKeepsTheExtraDigits) {
   const float constant = -1e9f;
   const Tensor<float, 4> q({1, 1, 2, 8}), k({1, 1, 10, 8}), v = random_tensor<float>({1, 1, 10, 4}, 1);
   const auto mods = constant_bias(constant, 10);
@@ -163,7 +163,7 @@ TEST(MoreDigits, TheDefinitionKeepsThemToo) {
   const auto g = attention_backward(v.slice(2, 0, 2), q, k, v, naive, mods);
   EXPECT_NEAR(g.value(0, 0, 3, 1), (v(0, 0, 0, 1) + v(0, 0, 1, 1)) / 10, 1e-6);
 
-  // A layer that is asked for weights takes the naive path, and backward() the other one.
+  // With weights requested, a layer uses the naive path, but its backward() uses the flash path.
   const MultiHeadAttention<float> layer({.embed_dim = 8, .heads = 2});
   const Tensor<float, 3> x({1, 10, 8});
   Tensor<float, 3> grad({1, 10, 8});
@@ -177,7 +177,7 @@ TEST(MoreDigits, TheDefinitionKeepsThemToo) {
   for (Index i = 0; i < with.size(); ++i) EXPECT_NEAR(with.data()[i], without.data()[i], 1e-5);
 }
 
-/// The largest error of the queries' gradient, of its largest number, where keys have `shift` in common.
+/// The largest error of the query gradient, relative to its largest element, for keys that share the constant `shift`.
 template <class T, class Gradient>
 double error_of_query_gradient(float shift, const Gradient& gradient) {
   const Index n = 96, d = 32;
@@ -233,7 +233,7 @@ void expect_gradients_as_exact_as_naive() {
 TEST(MoreDigits, GradientsOfBfloat16) { expect_gradients_as_exact_as_naive<Eigen::bfloat16>(); }
 TEST(MoreDigits, GradientsOfHalf) { expect_gradients_as_exact_as_naive<Eigen::half>(); }
 
-TEST(MoreDigits, AnOutputThatSomebodyWroteCountsAlone) {
+TEST(MoreDigits, AModifiedOutputDiscardsItsExtraDigits) {
   using T = Eigen::bfloat16;
   const auto q = random_tensor<T>({1, 1, 5, 8}, 1), k = random_tensor<T>({1, 1, 9, 8}, 2),
              v = random_tensor<T>({1, 1, 9, 8}, 3);
@@ -246,10 +246,10 @@ TEST(MoreDigits, AnOutputThatSomebodyWroteCountsAlone) {
   for (Index i = 0; i < g.query.size(); ++i) EXPECT_EQ(g.query.data()[i], want.query.data()[i]);
 }
 
-TEST(MoreDigits, ALayerKeepsThem) {
+TEST(MoreDigits, ALayerKeepsTheExtraDigits) {
   using T = Eigen::bfloat16;
   const Index n = 64, dim = 32;
-  // A bias of 30 on some features of all keys, as trained layers have it.
+  // A bias of 30 on some features of all keys, as in trained layers.
   const auto gradient = [&](Path path) {
     MultiHeadAttention<T> layer({.embed_dim = dim, .heads = 2});
     for (Index i = dim; i < dim + 4; ++i) layer.bias("in_proj_bias")(i) = T(30);

@@ -7,7 +7,7 @@
 #include "support/executor_rules.h"
 #include "support/paths.h"
 
-// Clang's OpenMP runtime never frees the stacks of a team whose size changes; with g++'s there is no such library.
+// Clang's OpenMP runtime never frees the stacks of a team whose size changes; g++ uses a different runtime.
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:libomp.so"; }
 
@@ -45,7 +45,7 @@ TEST(OpenMp, AnExceptionReachesTheCaller) {
   EXPECT_EQ(ran, 5);
 }
 
-TEST(OpenMp, ACallInsideAParallelRegionRunsAlone) {
+TEST(OpenMp, ACallInsideAParallelRegionUsesOneThread) {
   omp_set_num_threads(2);
   std::atomic<int> elsewhere{0}, tasks{0};
 #pragma omp parallel for

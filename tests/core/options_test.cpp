@@ -1,4 +1,4 @@
-// Options in their own place and in that of mods, in braces and as objects, in every call that takes them.
+// Options as the last argument or in place of mods, in braces and as objects, in every call that accepts them.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -16,7 +16,7 @@
 namespace attn {
 namespace {
 
-// Each call is made both ways, which must give the same, and something else than without options.
+// Each call is made in both forms, which must give the same result, and a different one from a call without options.
 constexpr double kScale = 0.01;
 const Options kOptions{.scale = kScale};
 
@@ -101,11 +101,12 @@ TEST(OptionsInPlaceOfMods, NaiveAttention) {
   EXPECT_TRUE(equal(out, scaled));
 }
 
-// What asks: the instruction set is what an explanation shows, and with the number of threads the workspace grows.
+// For explain() and workspace_bytes(): the explanation shows the instruction set, and the workspace grows with the
+// number of threads.
 std::string text(const Explanation& e) { return (std::ostringstream() << e).str(); }
 const Options kAsked{.executor = threads(3), .isa = best_isa()};
 
-TEST(OptionsInPlaceOfMods, WhatACallWouldDo) {
+TEST(OptionsInPlaceOfMods, ExplainAndWorkspaceBytes) {
   const auto q = random_tensor({2, 2, 200, 8}, 1);
   const std::string wanted = text(explain(q, q, q, full(), kAsked));
   EXPECT_NE(wanted, text(explain(q, q, q, full(), {.executor = serial()})));
@@ -156,7 +157,7 @@ TEST(OptionsInPlaceOfMods, Weights) {
   for_each_weight_tile(a.q, a.k, a.plain_lse, add, {}), expect(plain);
 }
 
-TEST(OptionsInPlaceOfMods, StandBehindEmptyBracesAsWell) {
+TEST(OptionsInPlaceOfMods, MayFollowEmptyBraces) {
   const Arguments a;
   EXPECT_TRUE(equal(attention(a.q, a.k, a.v, {}, kOptions).out, a.scaled));
   EXPECT_TRUE(equal(attention(a.q, a.k, a.v, Options(), kOptions).out, a.scaled));
@@ -164,8 +165,8 @@ TEST(OptionsInPlaceOfMods, StandBehindEmptyBracesAsWell) {
   EXPECT_EQ(text(explain(a.q, a.k, a.v, {}, kAsked)), text(explain(a.q, a.k, a.v, full(), kAsked)));
 }
 
-// Each option by itself is seen, so that none is lost.
-TEST(OptionsInPlaceOfMods, AreRefusedWhereTheyAreGivenTwice) {
+// Each option is passed on its own, to check that none is overlooked.
+TEST(OptionsInPlaceOfMods, AreRefusedWhenGivenTwice) {
   const Arguments a;
   std::byte memory[8];
   const Options each[] = {{.scale = 1},          {.q_offset = 0},
@@ -176,14 +177,14 @@ TEST(OptionsInPlaceOfMods, AreRefusedWhereTheyAreGivenTwice) {
   for (const Options& options : each) {
     try {
       explain(a.q, a.k, a.v, options, options);
-      ADD_FAILURE() << "option " << &options - each << " was not seen";
+      ADD_FAILURE() << "option " << &options - each << " was not detected";
     } catch (const std::invalid_argument& e) {
       EXPECT_NE(std::string(e.what()).find("options are given twice"), std::string::npos) << e.what();
     }
   }
 }
 
-TEST(OptionsInPlaceOfMods, EntryPointsAreNamedByTheTypesOfTheirArguments) {
+TEST(OptionsInPlaceOfMods, EntryPointsCanBeNamedByTheirArgumentTypes) {
   using Tensor4 = Tensor<float, 4>;
   EXPECT_NE((&attention<Tensor4, Tensor4, Tensor4, Mods<>>), nullptr);
   EXPECT_NE((&attention<Tensor4, KvCache<float>, Mods<>>), nullptr);

@@ -1,4 +1,4 @@
-// Outputs that share memory with what a call reads, or with each other, are refused; those that lie between are not.
+// Outputs that share memory with an input or with each other are refused; outputs interleaved with them are not.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -9,8 +9,8 @@
 namespace attn::test {
 namespace {
 
-TEST(Overlaps, PartsBetweenOthersDoNot) {
-  // Query, key, value and room for the output in one row of memory for each token: nothing is shared.
+TEST(Overlaps, InterleavedPartsDoNotOverlap) {
+  // Query, key, value and space for the output in one row of memory per token: no elements are shared.
   auto rows = tensor({1, 5, 4, 8});
   const auto all = rows.view();
   for (Index i = 0; i < rows.size(); ++i) rows.data()[i] = static_cast<float>(i % 11) / 8;
@@ -21,8 +21,8 @@ TEST(Overlaps, PartsBetweenOthersDoNot) {
   expect_refused("one of them", {"key"}, [&] { attention_into(part(1), part(0), part(1), part(2)); });
 }
 
-// An output of 4 x 20 numbers and a query of 4 x 2, in one piece of memory.
-TEST(Overlaps, FromAnySide) {
+// An output of 4 x 20 elements and a query of 4 x 2, in one block of memory.
+TEST(Overlaps, AreDetectedOnEitherSide) {
   std::vector<float> memory(300);
   const auto k = tensor({1, 1, 3, 2}), v = tensor({1, 1, 3, 20});
   const auto call = [&](Index out, Index query, Index step = 1) {
@@ -33,29 +33,30 @@ TEST(Overlaps, FromAnySide) {
     expect_refused(what, {"(1, 1, 4, 20)", "query", "(1, 1, 4, 2)"}, [&] { call(out, query, step); });
   };
   refused("around the query", 100, 140);
-  refused("the query's end in front", 100, 93);
-  refused("its begin behind", 100, 179);
+  refused("the query's end overlaps the output's beginning", 100, 93);
+  refused("the query's beginning overlaps the output's end", 100, 179);
   refused("backwards, around it", 179, 140, -1);
-  refused("backwards, its end", 179, 93, -1);
+  refused("an output with negative stride and the query's end", 179, 93, -1);
   EXPECT_NO_THROW(call(100, 92));
   EXPECT_NO_THROW(call(100, 180));
   EXPECT_NO_THROW(call(179, 92, -1));
   EXPECT_NO_THROW(call(179, 180, -1));
-  // Every third number is the output's: the query's rows lie there, or between.
-  refused("its begin is one of them", 0, 102, 3);
+  // The output consists of every third element. The query contains some of these elements, or only elements between
+  // them.
+  refused("the query's first element belongs to the output", 0, 102, 3);
   const TensorView<float, 4> gaps(memory.data() + 1, {1, 1, 4, 2}, {0, 0, 60, 30});
   const TensorView<float, 4> thirds(memory.data(), {1, 1, 4, 20}, {0, 0, 60, 3});
   EXPECT_NO_THROW(attention_into(thirds, gaps, k, v));
 }
 
-TEST(Overlaps, InsideAnInput) {
+TEST(Overlaps, OutputInsideAnInput) {
   std::vector<float> memory(160);
   const auto q = bhsd(memory.data(), 1, 1, 4, 40), k = bhsd(memory.data(), 1, 1, 3, 40);
   const auto v = tensor({1, 1, 3, 1});
   expect_refused("inside", {"out", "query"}, [&] { attention_into(bhsd(memory.data() + 70, 1, 1, 4, 1), q, k, v); });
 }
 
-TEST(Overlaps, OfEveryArgument) {
+TEST(Overlaps, EveryArgumentIsChecked) {
   auto x = tensor({1, 2, 5, 8});
   const auto q = tensor({1, 2, 5, 8}), k = q, v = q;
   auto out = tensor({1, 2, 5, 8});
@@ -77,7 +78,8 @@ TEST(Overlaps, OfEveryArgument) {
   expect_refused("and out", {"grad_key", "out"}, [&] { attention_backward_into(a, x, b, q, q, k, v, x, r.lse); });
 }
 
-// Forms of linear attention: each output with each input, and with the other outputs. Nothing is written then.
+// Recurrent forms of linear attention: each output that overlaps an input or another output is refused, and nothing is
+// written.
 class OverlapsOfRecurrences : public ::testing::Test {
  protected:
   template <class Call>
@@ -101,7 +103,7 @@ class OverlapsOfRecurrences : public ::testing::Test {
 
   Tensor<float, 4> q_ = rows(), k_ = q_, v_ = q_, grad_out_ = q_, out_ = q_, a_ = q_, b_ = q_, c_ = q_;
   Tensor<float, 3> gate_ = numbers(), beta_ = gate_, gg_ = gate_, gb_ = gate_;
-  TensorView<float, 3> gate_of_rows_{a_.data(), {1, 2, 5}};  // in the memory of a gradient
+  TensorView<float, 3> gate_of_rows_{a_.data(), {1, 2, 5}};  // overlaps a gradient
 };
 
 TEST_F(OverlapsOfRecurrences, Forward) {
@@ -157,7 +159,7 @@ TEST_F(OverlapsOfRecurrences, Backward) {
   EXPECT_NO_THROW(gated_delta_rule_backward_into(a_, b_, c_, gg_, gb_, grad_out_, q_, k_, v_, gate_, beta_));
 }
 
-TEST(Overlaps, OfAdditiveAttention) {
+TEST(Overlaps, AdditiveAttentionIsChecked) {
   auto q = tensor({1, 2, 5, 4}), k = q, v = q, out = q, grad = q, a = q, b = q, c = q;
   Tensor<float, 3> lse({1, 2, 5});
   Eigen::MatrixXf w_q = Eigen::MatrixXf::Ones(4, 4), w_k = w_q, grad_w_q = w_q;

@@ -1,4 +1,4 @@
-// Who runs the tasks must not matter: not for the bits, not for exceptions, not when calls nest or overlap.
+// The executor affects neither the bits of results nor exceptions, even if calls are nested or concurrent.
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@
 namespace attn::test {
 namespace {
 
-/// Runs tasks from the last to the first, each under another worker number.
+/// Runs tasks from the last to the first, alternating worker numbers.
 class Backwards final : public Executor::Backend {
  public:
   int concurrency() const override { return 3; }
@@ -36,7 +36,7 @@ class Backwards final : public Executor::Backend {
   }
 };
 
-/// A new thread for each task, all at once.
+/// Starts a new thread for each task, all at once.
 class ThreadPerTask final : public Executor::Backend {
  public:
   int concurrency() const override { return kMost; }
@@ -83,7 +83,7 @@ void expect_same_from_all_executors(Compute compute = Compute::native) {
         Sizes{1, 8, 1, 1, 1000, 64, 64}, Sizes{1, 1, 1, 2, 3, 1, 1}, Sizes{0, 1, 1, 2, 3, 1, 1},
         Sizes{1, 2, 1, 700, 700, 8, 8}, Sizes{1, 2, 2, 97, 177, 32, 3}, Sizes{1, 6, 2, 1, 9000, 32, 32}}) {
     const Inputs in(s, random);
-    // Rows of keys that are not packed are, and then the tiles of a block depend on the number of workers.
+    // Strided rows of keys are packed, and then the tiles per block depend on the number of workers.
     for (const Layout layout : {Layout::bhsd, Layout::gaps}) {
       Arguments<T> a(in, Layout::bhsd, layout, layout);
       const auto expect_same = [&](const auto& mods) {
@@ -98,7 +98,7 @@ void expect_same_from_all_executors(Compute compute = Compute::native) {
         }
       };
       expect_same(causal() | softcap(20));
-      expect_same(sliding_window(37, 11));  // at odd positions
+      expect_same(sliding_window(37, 11));  // with bounds that are not multiples of tile sizes
       expect_same(prefix_lm(std::vector<Index>(static_cast<std::size_t>(s.batch), std::min<Index>(33, s.kv_len))));
       expect_same(strided_sparse(3));
       Tensor<Index, 2> lists({s.q_len, s.kv_len / 5});
@@ -109,7 +109,7 @@ void expect_same_from_all_executors(Compute compute = Compute::native) {
 }
 
 TEST(Parallel, ResultsDoNotDependOnTheExecutorFloat) { expect_same_from_all_executors<float>(); }
-// Not rounded to 16 bits, what the matrix unit computes shows its last bits.
+// Without rounding to 16 bits the last bits of the matrix unit's results are visible.
 TEST(Parallel, ResultsDoNotDependOnTheExecutorRounded) { expect_same_from_all_executors<float>(Compute::bf16); }
 TEST(Parallel, ResultsDoNotDependOnTheExecutorBfloat16) { expect_same_from_all_executors<Eigen::bfloat16>(); }
 
@@ -117,7 +117,7 @@ TEST(Parallel, EveryTaskRunsOnceAndWorkersDoNotOverlap) {
   for (const Executor& executor : executors()) expect_every_task_once(executor);
 }
 
-/// Runs tasks one after the other, as worker 0 of as many as wanted.
+/// Runs all tasks in order as worker 0, but reports the given number of workers.
 class Counts final : public Executor::Backend {
  public:
   explicit Counts(int workers) : workers_(workers) {}
@@ -132,7 +132,7 @@ class Counts final : public Executor::Backend {
   int workers_;
 };
 
-TEST(Parallel, WorkersGoWithTheRootOfTheWork) {
+TEST(Parallel, WorkersGrowWithTheSquareRootOfTheWork) {
   const Counts one(1), eight(8), many(128);
   struct Row {
     double microseconds;
@@ -145,14 +145,14 @@ TEST(Parallel, WorkersGoWithTheRootOfTheWork) {
     EXPECT_EQ(eight.workers_for(row.microseconds), row.of_8) << row.microseconds;
     EXPECT_EQ(many.workers_for(row.microseconds), row.of_128) << row.microseconds;
   }
-  // Any executor answers so that does not say otherwise.
+  // Executors use this rule unless they override it.
   EXPECT_EQ(threads(16).workers_for(7), 3);
   EXPECT_EQ(threads(pool_of_the_program()).workers_for(2), 2);
   EXPECT_EQ(serial().workers_for(1e6), 1);
   EXPECT_EQ(eager_threads(5).workers_for(0), 5);
 }
 
-TEST(Parallel, ACallAsksForAsManyWorkersAsItsWorkPaysFor) {
+TEST(Parallel, ACallRequestsOnlyWorkersThatPayOff) {
   struct Row {
     Sizes sizes;
     int workers;
@@ -168,12 +168,12 @@ TEST(Parallel, ACallAsksForAsManyWorkersAsItsWorkPaysFor) {
     const Options options{.executor = Executor(counts)};
     const Explanation e = explain(a.q.cview(), a.k.cview(), a.v.cview(), full(), options);
     EXPECT_EQ(e.threads, std::min<Index>(row.workers, e.tasks)) << row.sizes << ", " << e.microseconds;
-    if (row.sizes.q_len * row.sizes.kv_len > 1 << 20) continue;  // is long with one thread
+    if (row.sizes.q_len * row.sizes.kv_len > 1 << 20) continue;  // takes a long time on one thread
     flash(a, full(), options);
     EXPECT_LE(counts->most_asked, row.workers) << row.sizes;
     EXPECT_EQ(counts->most_asked > 1, row.workers > 1) << row.sizes;
   }
-  // Ten microseconds, which are worth four threads that are there anyway, but not to wake any.
+  // Ten microseconds justify four threads that exist already, but not waking any.
   Random random(1);
   const Inputs in({1, 8, 8, 16, 16, 64, 64}, random);
   Arguments<float> a(in);
@@ -181,7 +181,7 @@ TEST(Parallel, ACallAsksForAsManyWorkersAsItsWorkPaysFor) {
   EXPECT_EQ(explain(a.q.cview(), a.k.cview(), a.v.cview(), full(), {.executor = threads(8)}).threads, 4);
 }
 
-TEST(Parallel, RunWithKeepsToItsWorkers) {
+TEST(Parallel, RunWithUsesOnlyItsWorkers) {
   for (const Executor& executor : executors())
     for (const int limit : {1, 2, 3}) {
       const int workers = std::min(limit, executor.concurrency());
@@ -219,7 +219,7 @@ TEST(Parallel, RunWithStopsAtAnException) {
     }
 }
 
-TEST(Parallel, CallsFromSeveralThreadsAreRight) {
+TEST(Parallel, ConcurrentCallsGiveCorrectResults) {
   Random random(2);
   const Inputs in({2, 2, 1, 60, 70, 16, 16}, random);
   Arguments<float> a(in);
@@ -241,8 +241,8 @@ TEST(Parallel, CallsFromSeveralThreadsAreRight) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(Parallel, AValueThatIsNotFiniteMattersToNoOtherTile) {
-  // Where one tile of queries sees a NaN, another of its block that does not is computed as without it.
+TEST(Parallel, ANonFiniteValueDoesNotAffectOtherTiles) {
+  // One tile of queries in a block sees a NaN. Results of the block's other tiles are the same as without the NaN.
   Random random(3);
   Inputs in({1, 2, 1, 700, 700, 32, 8}, random);
   in.v[300 * 8 + 3] = std::numeric_limits<double>::quiet_NaN();
@@ -255,7 +255,7 @@ TEST(Parallel, AValueThatIsNotFiniteMattersToNoOtherTile) {
     }
 }
 
-/// Waits for `condition`, but not for ever: what never comes true must fail, not hang.
+/// Waits for `condition` with a timeout, so that a failure does not hang.
 template <class Condition>
 bool comes_true(const Condition& condition) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -279,7 +279,7 @@ TEST(Parallel, AShortCallDoesNotWaitForALongOne) {
   });
   EXPECT_TRUE(comes_true([&] { return begun == 2; }));
   shared.run(2, [&](Index, int) { ++ran; });
-  EXPECT_EQ(begun, 2) << "the long call went on before the short one returned";
+  EXPECT_EQ(begun, 2) << "the long call continued before the short one returned";
   short_is_over = true;
   other.join();
   EXPECT_FALSE(gave_up);
@@ -287,7 +287,7 @@ TEST(Parallel, AShortCallDoesNotWaitForALongOne) {
   EXPECT_EQ(begun, 40);
 }
 
-TEST(Parallel, ACallInsideATaskRunsAlone) {
+TEST(Parallel, ACallInsideATaskUsesNoOtherThread) {
   const Executor outer = threads(3), inner = threads(2);
   std::atomic<int> elsewhere{0}, tasks{0};
   outer.run(12, [&](Index, int) {
@@ -300,7 +300,7 @@ TEST(Parallel, ACallInsideATaskRunsAlone) {
   EXPECT_EQ(elsewhere, 0);
   EXPECT_EQ(tasks, 12 * 3 * 5);
 
-  // Afterwards calls share their tasks again: two that wait for each other need two threads.
+  // Afterwards, calls use several threads again: two tasks that wait for each other finish only on two threads.
   for (const Executor& executor : {outer, inner}) {
     std::atomic<int> arrived{0}, met{0};
     executor.run(2, [&](Index, int) {
@@ -311,7 +311,7 @@ TEST(Parallel, ACallInsideATaskRunsAlone) {
   }
 }
 
-TEST(Parallel, ACallInsideATaskIsRight) {
+TEST(Parallel, ACallInsideATaskGivesCorrectResults) {
   Random random(3);
   const Inputs in({2, 2, 2, 40, 50, 8, 8}, random);
   Arguments<float> a(in);
@@ -327,7 +327,7 @@ TEST(Parallel, ACallInsideATaskIsRight) {
   }
 }
 
-TEST(Parallel, AnExceptionOfAModReachesTheCaller) {
+TEST(Parallel, AnExceptionFromAModReachesTheCaller) {
   Random random(4);
   const Inputs in({2, 3, 3, 50, 60, 8, 8}, random);
   Arguments<float> a(in);
@@ -355,12 +355,12 @@ TEST(Parallel, AnExceptionOfAModReachesTheCaller) {
       expect_throw([&] { flash(a, bad_score | causal(), options); });
       expect_throw([&] { naive(a, bad_mask, options); });
       expect_throw([&] { naive(a, bad_score | causal(), options); });
-      ASSERT_TRUE(same_bits(good, flash(a, causal(), options)));  // and the library goes on working
+      ASSERT_TRUE(same_bits(good, flash(a, causal(), options)));  // the library still works
     }
 }
 
-TEST(Parallel, ACallOnABorrowedPoolFromItsOwnThreadsEnds) {
-  // All threads of the pool are busy with the callers; nobody may wait for help that cannot come.
+TEST(Parallel, ACallOnABorrowedPoolFromItsOwnThreadsReturns) {
+  // The callers occupy all threads of the pool; none may wait for help that cannot come.
   Random random(6);
   const Inputs in({1, 4, 4, 70, 70, 8, 8}, random);
   Arguments<float> a(in);
@@ -379,8 +379,8 @@ TEST(Parallel, ACallOnABorrowedPoolFromItsOwnThreadsEnds) {
   EXPECT_EQ(right, 6);
 }
 
-TEST(Parallel, AHelperThatComesLateFindsTheCallOver) {
-  // The only thread of the pool is kept busy while calls come and go; their helpers start when they are long over.
+TEST(Parallel, ALateHelperFindsTheCallFinished) {
+  // The pool's only thread is occupied during the calls; their helpers start long after they have returned.
   Eigen::ThreadPool pool(1);
   std::atomic<bool> go{false};
   std::atomic<int> ran{0};
@@ -390,17 +390,17 @@ TEST(Parallel, AHelperThatComesLateFindsTheCallOver) {
     for (int call = 0; call < 50; ++call) borrowed.run(3, [&](Index, int) { ++ran; });
     EXPECT_EQ(ran, 150);
   }
-  go = true;  // the executor is gone, too
+  go = true;  // the executor is destroyed as well
   std::atomic<bool> idle{false};
   pool.Schedule([&] { idle = true; });
   EXPECT_TRUE(comes_true([&] { return idle.load(); }));
   EXPECT_EQ(ran, 150);
 }
 
-TEST(Parallel, AfterManyCallsThereIsStillHelp) {
+TEST(Parallel, HelpersAreAvailableAfterManyCalls) {
   const Executor executor = threads(2);
   for (int call = 0; call < 1000; ++call) executor.run(2, [](Index, int) {});
-  // Helpers of short calls may still be on their way; when they have left, two tasks can wait for each other again.
+  // Helpers of short calls may still be pending; once they have left, two tasks can wait for each other again.
   EXPECT_TRUE(comes_true([&] {
     std::atomic<int> arrived{0}, met{0};
     executor.run(2, [&](Index, int) {
@@ -413,7 +413,7 @@ TEST(Parallel, AfterManyCallsThereIsStillHelp) {
   }));
 }
 
-TEST(Parallel, ThreadsThatSleepAreNotWokenForLittleWork) {
+TEST(Parallel, SleepingThreadsAreNotWokenForLittleWork) {
   const Executor executor = threads(4, {.spin_microseconds = 0});
   const auto caller = std::this_thread::get_id();
   const auto elsewhere = [&](double microseconds) {
@@ -424,13 +424,13 @@ TEST(Parallel, ThreadsThatSleepAreNotWokenForLittleWork) {
     });
     return count.load();
   };
-  // A thread that has just begun, or ended a task, is awake.
+  // A thread that has just started or finished a task is awake.
   EXPECT_TRUE(comes_true([&] { return elsewhere(20) == 0; }));
   EXPECT_TRUE(comes_true([&] { return elsewhere(1000) > 0; }));
 }
 
 #if defined(__unix__) || defined(__APPLE__)
-TEST(Parallel, ThreadsSleepWhenNobodyCalls) {
+TEST(Parallel, IdleThreadsSleep) {
   const Executor executor = threads(4);
   for (int call = 0; call < 100; ++call) executor.run(4, [](Index, int) {});
   const std::clock_t before = std::clock();  // processor time of all threads
@@ -438,12 +438,12 @@ TEST(Parallel, ThreadsSleepWhenNobodyCalls) {
   EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.1);
 }
 
-TEST(Parallel, AfterForkTheChildWorksAlone) {
+TEST(Parallel, AfterForkTheChildUsesOneThread) {
   Random random(7);
   const Inputs in({2, 4, 4, 70, 80, 16, 16}, random);
   Arguments<float> a(in);
   auto executor = std::make_optional(eager_threads(3));
-  threads().run(2, [](Index, int) {});  // a sanitizer lets no child begin threads
+  threads().run(2, [](Index, int) {});  // the sanitizer does not let a child start threads
   const auto expected = flash(a, causal(), {.executor = *executor});
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -452,8 +452,8 @@ TEST(Parallel, AfterForkTheChildWorksAlone) {
     for (int i = 0; i < 20; ++i)
       for (const Executor& e : {*executor, threads()})
         right &= same_bits(expected, flash(a, causal(), {.executor = e}));
-    executor.reset();      // ends, too
-    _exit(right ? 0 : 1);  // without the end of Eigen's pool, which would wait for its threads
+    executor.reset();      // its destructor must return, too
+    _exit(right ? 0 : 1);  // skips the destructor of Eigen's pool, which would wait for its threads
   }
   int status = -1;
   EXPECT_TRUE(comes_true([&] { return waitpid(child, &status, WNOHANG) == child; }));
@@ -463,7 +463,7 @@ TEST(Parallel, AfterForkTheChildWorksAlone) {
 }
 #endif
 
-/// A folder of cgroups, as the kernel shows them.
+/// A folder of cgroup files, as the kernel presents them.
 class Cgroups {
  public:
   Cgroups() : root_(::testing::TempDir() + "attn_cgroups_" + std::to_string(getpid())) {}
@@ -497,7 +497,7 @@ TEST(Parallel, QuotasOfContainersAreRead) {
     EXPECT_EQ(c.quota("0::/\n"), 0);
   }
   {
-    const Cgroups c;  // a service's slice: what it lies in counts, too
+    const Cgroups c;  // a service in a slice: the enclosing quota counts, too
     c.write("fs/system.slice/cpu.max", "400000 100000\n");
     c.write("fs/system.slice/one.service/cpu.max", "max 100000\n");
     EXPECT_EQ(c.quota("0::/system.slice/one.service\n"), 4);
@@ -516,7 +516,7 @@ TEST(Parallel, QuotasOfContainersAreRead) {
   }
 }
 
-TEST(Parallel, ManyPoolsComeAndGo) {
+TEST(Parallel, ManyPoolsAreCreatedAndDestroyed) {
   Random random(5);
   const Inputs in({1, 4, 4, 20, 20, 4, 4}, random);
   Arguments<float> a(in);

@@ -1,4 +1,4 @@
-// How a call is cut: queries into tiles and blocks, keys into splits, a pass into tasks; and the memory of its workers.
+// Partition of a call: queries into tiles and blocks, keys into splits, a pass into tasks; and the workers' memory.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -55,7 +55,7 @@ TEST(Partitions, TilesCoverTheQueriesInOrder) {
       }
 }
 
-TEST(Partitions, BlocksHaveEachTileOnceAndShareAHeadOfKeys) {
+TEST(Partitions, BlocksContainEachTileOnceAndShareAKeyHead) {
   const auto& family = family_of(Isa::generic == best_isa() ? Isa::generic : instruction_sets().front());
   for (const Index most : {1, 3, 16, 100})
     for (const Index q_len : {1, 60, 500}) {
@@ -96,14 +96,14 @@ TEST(Partitions, SplitsCoverTheKeysInWholeTiles) {
     }
 }
 
-/// Two queries over the keys of several splits, whose results are numbers that merge to known ones.
+/// Two queries over several splits of the keys, with partial results that merge to known values.
 TEST(Partitions, SplitsMergeToTheWhole) {
   constexpr Index kRows = 2, kDim = 16;
   const detail::KvSplits<double> splits(problem_of(1, 1, 1, 1, 8192), 1, kRows);
   ASSERT_GT(splits.count(), 4);
   std::vector<std::byte> room(static_cast<std::size_t>(splits.bytes()) + detail::kAlignment);
   std::byte* const memory = detail::checked_workspace(room, splits.bytes()).data();
-  // Of query 0 split s has one key, with the score s and the value s; of query 1 split 3 alone has a key.
+  // For query 0 split s has one key, with score s and value s; for query 1 only split 3 has a key.
   double sum = 0, out = 0;
   for (Index s = 0; s < splits.count(); ++s) {
     const double score = static_cast<double>(s), infinity = std::numeric_limits<double>::infinity();
@@ -129,7 +129,7 @@ TEST(Partitions, SplitsMergeToTheWhole) {
   EXPECT_EQ(all.out[kDim], 3);
 }
 
-/// Tensors of a call that is never carried out, and its pass.
+/// Tensors of a call that is never executed, and its pass.
 struct Call {
   Call(const Problem& p, Isa isa)
       : problem(p),
@@ -145,7 +145,7 @@ struct Call {
   detail::PassTasks<float> pass;
 };
 
-TEST(Partitions, TasksHaveEachBlockOnceWhateverTheWorkers) {
+TEST(Partitions, TasksContainEachBlockOnceForAnyNumberOfWorkers) {
   for (const Isa isa : instruction_sets())
     for (const Index q_len : {1, 4, 5, 300})
       for (const Index kv_len : {0, 100, 3000}) {
@@ -156,7 +156,7 @@ TEST(Partitions, TasksHaveEachBlockOnceWhateverTheWorkers) {
           ASSERT_EQ(partition.tasks % partition.splits, 0);
           const Index groups = partition.tasks / partition.splits;
           EXPECT_GE(groups * partition.per_task, partition.blocks.count());
-          EXPECT_LT((groups - 1) * partition.per_task, partition.blocks.count()) << "a task without a block";
+          EXPECT_LT((groups - 1) * partition.per_task, partition.blocks.count()) << "a task has no block";
           EXPECT_EQ(partition.splits, call.pass.partition(1).splits) << "results would depend on the workers";
           EXPECT_EQ(partition.bytes % detail::kAlignment, 0);
           EXPECT_EQ(partition.partials % detail::kAlignment, 0);
@@ -166,7 +166,7 @@ TEST(Partitions, TasksHaveEachBlockOnceWhateverTheWorkers) {
       }
 }
 
-TEST(Partitions, NothingToDoIsNoTask) {
+TEST(Partitions, NoWorkGivesNoTasks) {
   const Call call(problem_of(0, 2, 1, 5, 5), instruction_sets().front());
   EXPECT_EQ(call.pass.partition(3).tasks, 0);
 }

@@ -1,4 +1,4 @@
-// How tokens are grouped for passes, and how a backward pass is cut into tasks and memory.
+// How tokens are grouped for passes, and how a backward pass is split into tasks and memory.
 #include <algorithm>
 #include <set>
 #include <vector>
@@ -22,7 +22,7 @@ Problem problem_with(Index heads, Index kv_heads, Index q_len, Index kv_len, Ind
   return p;
 }
 
-/// All pairs that groups put together, as positions of the call.
+/// All pairs visited by the groups, as positions of the call.
 std::multiset<std::vector<Index>> grouped_pairs(const Problem& call, const detail::Grouping& grouping) {
   std::multiset<std::vector<Index>> pairs;
   const auto visit = [&](const detail::TokenGroups& groups, const Problem& own) {
@@ -32,7 +32,7 @@ std::multiset<std::vector<Index>> grouped_pairs(const Problem& call, const detai
       for (Index i = 0; i < own.q_len; ++i)
         for (Index j = 0; j < own.kv_len; ++j) {
           const Position p = groups.in_call(Position{group, 0, own.q_offset + i, own.kv_offset + j});
-          // The rows of the group are those that the views of its tensors begin with and step over.
+          // The rows of the group are given by the first row and the step of its tensor views.
           EXPECT_EQ(p.q - call.first_query(groups.batch), groups.first_query + group + i * groups.q_step);
           EXPECT_EQ(p.kv - call.kv_offset, groups.first_key + group + j * groups.kv_step);
           pairs.insert({p.batch, p.q, p.kv});
@@ -42,7 +42,7 @@ std::multiset<std::vector<Index>> grouped_pairs(const Problem& call, const detai
   return pairs;
 }
 
-TEST(TokenGroups, HaveEachPairOfTheirResidueOnce) {
+TEST(TokenGroups, ContainEachPairOfTheirResidueOnce) {
   for (const Index step : {1, 2, 3, 7, 30})
     for (const Index q_len : {1, 5, 20})
       for (const Index kv_len : {0, 1, 6, 25})
@@ -60,7 +60,7 @@ TEST(TokenGroups, HaveEachPairOfTheirResidueOnce) {
         }
 }
 
-TEST(TokenGroups, SharedOnesAreSeenByAllQueries) {
+TEST(TokenGroups, SharedTokensAreSeenByAllQueries) {
   Problem p = problem_with(1, 1, 6, 20);
   p.q_offset = 14;
   std::multiset<std::vector<Index>> want;
@@ -71,14 +71,14 @@ TEST(TokenGroups, SharedOnesAreSeenByAllQueries) {
   EXPECT_EQ(grouped_pairs(p, {8, Range{5, 7}}), want);
 }
 
-TEST(TokenGroups, PayWhereTilesGetFewer) {
+TEST(TokenGroups, PayOffWhereTheyReduceTheNumberOfTiles) {
   const auto pays = [](Index tokens, Index step) {
     return detail::grouping_pays(problem_with(1, 1, tokens, tokens), {step, {}});
   };
   EXPECT_TRUE(pays(65536, 64));
   EXPECT_FALSE(pays(65536, 1));
   EXPECT_FALSE(pays(128, 64)) << "groups of two tokens do not fill a tile";
-  EXPECT_TRUE(detail::grouping_pays(problem_with(1, 1, 128, 128), {64, {}, true})) << "asked for";
+  EXPECT_TRUE(detail::grouping_pays(problem_with(1, 1, 128, 128), {64, {}, true})) << "grouping was requested";
   EXPECT_FALSE(detail::grouping_pays(problem_with(1, 1, 65536, 65536), {256, Range{0, 33}})) << "too many passes";
 }
 
@@ -109,7 +109,7 @@ TEST(BackwardPlan, PartsCoverTheTilesInOrder) {
       }
 }
 
-TEST(BackwardPlan, TilesOfAGroupAreTheQueriesOfItsHeads) {
+TEST(BackwardPlan, TilesOfAGroupContainTheQueriesOfItsHeads) {
   const Problem p = problem_with(6, 2, 130, 70);
   for (const Isa isa : instruction_sets()) {
     const auto plan = plan_of<float>(p, isa);
@@ -128,7 +128,7 @@ TEST(BackwardPlan, TilesOfAGroupAreTheQueriesOfItsHeads) {
   }
 }
 
-// What lies in a group's memory does not overlap, and neither it nor a worker's reaches past its end.
+// The parts of a group's memory do not overlap, and neither a group's nor a worker's memory extends past its end.
 template <class T>
 void expect_memory_apart(const Problem& p, const detail::LearnedSizes& learned) {
   const auto plan = plan_of<T>(p, Isa::generic, learned);
@@ -162,7 +162,7 @@ void expect_memory_apart(const Problem& p, const detail::LearnedSizes& learned) 
   EXPECT_LE(at(m.dropped + kKeyTile * plan.most_queries()), plan.worker_bytes());
 }
 
-TEST(BackwardPlan, MemoryOfPartsLiesApart) {
+TEST(BackwardPlan, PartsOfMemoryDoNotOverlap) {
   for (const Index dim : {1, 16, 61})
     for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{70, 90}, {600, 90}, {70, 900}, {1200, 600}})
       for (const detail::LearnedSizes& learned :

@@ -1,4 +1,5 @@
-// A pair whose score becomes -inf is dropped as by a mask: whatever its key and value are, NaN included, on every path.
+// A pair whose score becomes -inf is dropped as by a mask: its key and value have no effect, NaN included, on every
+// path.
 #include "support/paths.h"
 
 namespace attn::test {
@@ -8,8 +9,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr Index kLen = 150, kDim = 16;  // three tiles of keys
 
-/// Some keys in every tile and at its edges. They lie far enough before 40 queries for relative_bias() to tell them
-/// apart.
+/// Keys in every tile and at tile edges. They precede the last 40 positions by more than 3 tokens, the largest distance
+/// in bias_of_near_keys(), so that relative_bias() drops them.
 constexpr Index kPoisoned[] = {0, 5, 62, 63, 64, 65, 66, 100};
 bool is_poisoned(Index key) {
   return std::find(std::begin(kPoisoned), std::end(kPoisoned), key) != std::end(kPoisoned);
@@ -26,7 +27,7 @@ Inputs poisoned(Inputs in, double in_keys, double in_values) {
   return in;
 }
 
-/// A number for each key, -inf for the poisoned ones.
+/// One bias per key, -inf for the poisoned keys.
 template <class X>
 Tensor<X, 1> bias_of_keys() {
   Tensor<X, 1> b({kLen});
@@ -34,7 +35,7 @@ Tensor<X, 1> bias_of_keys() {
     b(j) = is_poisoned(j) ? -std::numeric_limits<X>::infinity() : static_cast<X>(j % 7) / 4;
   return b;
 }
-/// Distances up to 3, -inf for what is farther before.
+/// A bias for distances up to 3; -inf for keys farther back.
 Tensor<float, 1> bias_of_near_keys() {
   Tensor<float, 1> b({7});
   for (Index i = 0; i < 7; ++i) b(i) = i == 0 ? -static_cast<float>(kInf) : 0.25f * static_cast<float>(i);
@@ -62,7 +63,7 @@ double difference(const Result<Out, Lse>& a, const Result<Out, Lse>& b) {
                   difference(a.lse.data(), b.lse.data(), b.lse.size()));
 }
 
-/// Selection instead of multiplication sums up in another order: that much a result may differ.
+/// The tolerance, since selection sums in a different order than multiplication.
 template <class T>
 double allowed() {
   return static_cast<double>(8 * epsilon<T>());
@@ -93,22 +94,22 @@ void expect_dropped(const char* name, const M& mods) {
 template <class T>
 void expect_all_dropped() {
   const auto b = bias_of_keys<float>();
-  Tensor<double, 4> large({1, 2, 1, kLen});  // numbers that float has not
+  Tensor<double, 4> large({1, 2, 1, kLen});  // not representable in float
   for (Index i = 0; i < large.size(); ++i)
     large.data()[i] = is_poisoned(i % kLen) ? (sizeof(T) > 4 ? -kInf : -1e300) : static_cast<double>(i % 5);
   expect_dropped<T>("bias", bias(b));
-  expect_dropped<T>("bias of double among others", softcap(5) | bias(large) | temperature({0.5, 2}) | causal());
+  expect_dropped<T>("bias in double, among other mods", softcap(5) | bias(large) | temperature({0.5, 2}) | causal());
   expect_dropped<T>("relative_bias", relative_bias(bias_of_near_keys()));
   expect_dropped<T>("a lambda that selects", score_mod([](auto x, const Position& p) {
                       return is_poisoned(p.kv) ? -std::numeric_limits<decltype(x)>::infinity() : x;
                     }));
 }
 
-TEST(PoisonScores, WhatBecomesMinusInfinityIsDroppedFloat) { expect_all_dropped<float>(); }
-TEST(PoisonScores, WhatBecomesMinusInfinityIsDroppedDouble) { expect_all_dropped<double>(); }
-TEST(PoisonScores, WhatBecomesMinusInfinityIsDroppedBfloat16) { expect_all_dropped<Eigen::bfloat16>(); }
+TEST(PoisonScores, MinusInfinityScoresAreDroppedFloat) { expect_all_dropped<float>(); }
+TEST(PoisonScores, MinusInfinityScoresAreDroppedDouble) { expect_all_dropped<double>(); }
+TEST(PoisonScores, MinusInfinityScoresAreDroppedBfloat16) { expect_all_dropped<Eigen::bfloat16>(); }
 
-TEST(PoisonScores, AlsoWhereTokensAreGroupedAndProductsRounded) {
+TEST(PoisonScores, GroupedTokensAndRoundedProducts) {
   Random random(2);
   const Inputs clean({1, 2, 1, 40, kLen, kDim, kDim}, random);
   Arguments<float> a(poisoned(clean, kNaN, kNaN)), b(clean);
@@ -148,7 +149,7 @@ void expect_dropped_in(Cache cache, Cache clean, const Inputs& in, const Inputs&
   EXPECT_LE(difference(call(cache), call(clean)), allowed<float>());
 }
 
-TEST(PoisonScores, AlsoInCaches) {
+TEST(PoisonScores, Caches) {
   Random random(3);
   for (const Index q_len : {1, 40})
     for (const double what : {kNaN, kInf}) {
@@ -161,7 +162,7 @@ TEST(PoisonScores, AlsoInCaches) {
     }
 }
 
-TEST(PoisonScores, AlsoInWeights) {
+TEST(PoisonScores, Weights) {
   Random random(4);
   const Inputs clean({1, 2, 1, 40, kLen, kDim, kDim}, random);
   Arguments<float> a(poisoned(clean, kNaN, kNaN)), b(clean);
@@ -175,8 +176,8 @@ TEST(PoisonScores, AlsoInWeights) {
   for (Index j : kPoisoned) EXPECT_EQ(got(0, 0, j), 0);
 }
 
-TEST(PoisonScores, WhatIsAddedToNaNDoesNotDrop) {
-  // What a lambda returns is what counts: the sum of NaN and -inf is NaN, and so is that of +inf and -inf.
+TEST(PoisonScores, AddingMinusInfinityToNaNDoesNotDrop) {
+  // The return value of a lambda decides: NaN + -inf is NaN, and so is +inf + -inf.
   Random random(5);
   const Inputs clean({1, 2, 1, 3, kLen, kDim, kDim}, random);
   const auto added = score_mod([](auto x, const Position& p) {
@@ -185,7 +186,7 @@ TEST(PoisonScores, WhatIsAddedToNaNDoesNotDrop) {
   Arguments<float> a(poisoned(clean, kNaN, 0));
   for (const auto& r : {flash(a, added), naive(a, added)})
     for (float x : r.out) EXPECT_TRUE(std::isnan(x));
-  // -inf that a later mod makes a number of is no longer -inf.
+  // If a later mod makes -inf finite, the pair is kept.
   Arguments<float> b(poisoned(clean, 0, kNaN));
   for (const auto& r :
        {flash(b, bias(bias_of_keys<float>()) | softcap(5)), naive(b, bias(bias_of_keys<float>()) | softcap(5))})

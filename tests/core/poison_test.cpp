@@ -1,5 +1,5 @@
-// NaN and inf in a dropped key or value reach no query that drops it, also where its tile is kept by other queries; in
-// a kept one they do reach the result.
+// NaN and inf in a dropped key or value do not affect queries that drop it, even where other queries keep its tile; in
+// a kept key or value they do reach the result.
 #include "support/any_rows.h"
 #include "support/mod_table.h"
 #include "support/paths.h"
@@ -11,7 +11,8 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Which pairs a row drops, by its meaning: the score stands for any finite one.
+/// The pairs that a row of the table drops, by its meaning: those that are masked or have a score of -inf. It is
+/// evaluated for a score of 0, in place of any finite score.
 class Dropped {
  public:
   Dropped(const Sizes& s, const Numbers& numbers, const Meaning& meaning)
@@ -92,11 +93,12 @@ void expect_contained(const Inputs& clean, const Poison& poison, const Numbers& 
             for (Index e = 0; e < s.v_dim; ++e)
               ASSERT_TRUE(
                   std::isnan(Real(got.out[at * static_cast<std::size_t>(s.v_dim) + static_cast<std::size_t>(e)])))
-                  << path << " hides a NaN from row " << i;
-            ASSERT_TRUE(!poison.in_keys || std::isnan(got.lse[at])) << path << " hides a NaN from lse of row " << i;
+                  << path << " does not propagate the NaN to row " << i;
+            ASSERT_TRUE(!poison.in_keys || std::isnan(got.lse[at]))
+                << path << " does not propagate the NaN to the lse of row " << i;
           } else if (reached && !poison.in_keys) {
             ASSERT_FALSE(std::isfinite(Real(got.out[at * static_cast<std::size_t>(s.v_dim)])))
-                << path << " hides inf from row " << i;
+                << path << " does not propagate inf to row " << i;
           }
         }
   }
@@ -116,17 +118,17 @@ void poison_some_keys() {
         const Numbers numbers{{}, random.chance(0.5) ? std::optional<Index>() : random.integer(0, s.kv_len)};
         Poison poison{{}, what, (where & 1) != 0, (where & 2) != 0};
         for (Index n = random.integer(1, 3); n > 0; --n) poison.keys.push_back(random.integer(0, s.kv_len - 1));
-        for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, numbers, random}))
+        for (const AnyRow<T>& row : one_row_per_mod<T>({s, numbers, random}))
           if (sample.takes_next()) expect_contained<T>(clean, poison, numbers, row);
       }
 }
 
-TEST(Poison, StaysWithTheQueriesThatKeepItFloat) { poison_some_keys<float>(); }
-TEST(Poison, StaysWithTheQueriesThatKeepItBfloat16) { poison_some_keys<Eigen::bfloat16>(); }
+TEST(Poison, AffectsOnlyQueriesThatKeepItFloat) { poison_some_keys<float>(); }
+TEST(Poison, AffectsOnlyQueriesThatKeepItBfloat16) { poison_some_keys<Eigen::bfloat16>(); }
 
 template <class T>
 void poison_every_key_in_turn() {
-  // Also in the tiles where a mask begins and ends, and where nothing but the poisoned key is dropped.
+  // Includes tiles in which a mask begins or ends, and tiles in which only the poisoned key is dropped.
   Random random(2);
   const Sizes s{1, 1, 1, 20, 67, 4, 3};
   Inputs clean(s, random);
@@ -153,7 +155,7 @@ TEST(Poison, EveryKeyInTurnHalf) { poison_every_key_in_turn<Eigen::half>(); }
 TEST(Poison, EveryKeyInTurnBfloat16) { poison_every_key_in_turn<Eigen::bfloat16>(); }
 TEST(Poison, EveryKeyInTurnLongDouble) { poison_every_key_in_turn<long double>(); }
 
-TEST(Poison, OfOneQueryStaysInItsRow) {
+TEST(Poison, OfAQueryStaysInItsRow) {
   Random random(3);
   const Sizes s{1, 1, 1, 50, 60, 8, 4};
   const Inputs clean(s, random);
@@ -174,9 +176,9 @@ TEST(Poison, OfOneQueryStaysInItsRow) {
   }
 }
 
-TEST(Poison, AQueryOfNaNThatKeepsNoKeyIsZero) {
+TEST(Poison, ANaNQueryThatKeepsNoKeyGivesZero) {
   Random random(4);
-  Inputs in({1, 1, 1, 5, 3, 4, 2}, random);  // causal: rows 0 and 1 keep nothing
+  Inputs in({1, 1, 1, 5, 3, 4, 2}, random);  // causal: rows 0 and 1 keep no key
   std::fill_n(in.q.begin(), 2 * 4, kNaN);
   Arguments<float> a(in);
   for (const auto& r : {flash(a, causal()), naive(a, causal())})
@@ -200,8 +202,8 @@ TEST(Poison, OneElementOfAValueReachesOneColumn) {
         EXPECT_EQ(std::isnan(r.out[i * 20 + e]), e == 7 && i + 30 >= 35) << i << " " << e;
 }
 
-TEST(Poison, OfAKeptPairShowsEvenWhereItsWeightRoundsToZero) {
-  // 0 * NaN is NaN: the pair is kept, however little it weighs.
+TEST(Poison, OfAKeptPairPropagatesEvenIfItsWeightRoundsToZero) {
+  // 0 * NaN is NaN: the pair is kept, however small its weight.
   for (const Index n : {2, 40, 100})
     for (const Index bad : {Index(0), n - 1}) {
       Eigen::MatrixXf q = Eigen::MatrixXf::Constant(3, 1, 1), k = Eigen::MatrixXf::Zero(n, 1),

@@ -1,4 +1,4 @@
-// What is fetched ahead: rows that exist, and those that come next.
+// Prefetching: it covers existing rows only, and those that are read next.
 #include <algorithm>
 #include <vector>
 
@@ -30,7 +30,7 @@ struct PrefillCall {
   detail::PassContext<float> pass{
       {tensors}, detail::choose_kernels<float>({.isa = instruction_sets().front()}, detail::Bf16Products::none)};
 
-  /// Of which tensor a block is, and the number of its first row in a head; of none: '-'.
+  /// The tensor that a block is in and its first row within a head; '-' if it is in none.
   std::pair<char, Index> row_of(const PrefetchPlan::Block& block) const {
     const auto find = [&](char name, const Tensor<float, 4>& t) {
       const auto* begin = reinterpret_cast<const std::byte*>(t.data());
@@ -47,7 +47,7 @@ detail::QueryTile tile_of(Index head, Index tile, Index rows) {
   return {0, head, tile, {tile * rows, (tile + 1) * rows}};
 }
 
-TEST(PrefetchPlans, LongKeysTheNextTile) {
+TEST(PrefetchPlans, LongKeysFetchTheNextTile) {
   PrefillCall call(1, 96, 8192);
   const auto queries = tile_of(0, 0, 48), following = tile_of(0, 1, 48);
   const PrefetchPlan plan = detail::plan_prefetch(call.pass, 2, queries, following, {128, 192}, {0, 8192});
@@ -55,24 +55,24 @@ TEST(PrefetchPlans, LongKeysTheNextTile) {
   EXPECT_EQ(call.row_of(plan.block[1]), std::pair('v', Index(192)));
   EXPECT_EQ(call.row_of(plan.block[2]), std::pair('k', Index(192 + kKeyTile / 2)));
   EXPECT_EQ(call.row_of(plan.block[3]), std::pair('v', Index(192 + kKeyTile / 2)));
-  // After the last tile come the next queries, and the output that these go to.
+  // After the last tile come the next queries, and the output rows of the current ones.
   const PrefetchPlan last = detail::plan_prefetch(call.pass, 2, queries, following, {8128, 8192}, {0, 8192});
   EXPECT_EQ(call.row_of(last.block[0]), std::pair('q', Index(48)));
   EXPECT_EQ(call.row_of(last.block[1]), std::pair('o', Index(0)));
 }
 
-TEST(PrefetchPlans, ShortKeysThoseOfTheNextHead) {
+TEST(PrefetchPlans, ShortKeysFetchTheNextHead) {
   PrefillCall call(3, 48, 128);
   const auto queries = tile_of(1, 0, 48), following = tile_of(2, 0, 48);
   const PrefetchPlan plan = detail::plan_prefetch(call.pass, 1, queries, following, {64, 128}, {0, 128});
   EXPECT_EQ(call.row_of(plan.block[0]), std::pair('k', Index(2 * 128 + 64)));
   EXPECT_EQ(call.row_of(plan.block[1]), std::pair('v', Index(2 * 128 + 64)));
-  // The last head has none after it, and is asked for again.
+  // The last head has no successor, and is fetched again.
   const PrefetchPlan last = detail::plan_prefetch(call.pass, 1, tile_of(2, 0, 48), following, {0, 64}, {0, 128});
   EXPECT_EQ(call.row_of(last.block[0]), std::pair('k', Index(0)));
 }
 
-/// Kernels divide by the width of a block, in lines.
+/// Kernels divide by the width of a block in cache lines.
 TEST(PrefetchPlans, BlocksAreNeverEmpty) {
   for (const Index kv_len : {1, 40, 64, 200, 3000})
     for (const Index tiles : {1, 2, 5}) {
@@ -90,7 +90,7 @@ TEST(PrefetchPlans, BlocksAreNeverEmpty) {
     }
 }
 
-TEST(Prefetchers, AskForEachLineOnce) {
+TEST(Prefetchers, FetchEachLineOnce) {
   const Tensor<float, 4> t({1, 1, 70, 40});  // rows of 160 bytes: 2.5 lines
   for (const Index stride : {40, 48})
     for (const Index rows : {1, 20}) {
@@ -105,10 +105,10 @@ TEST(Prefetchers, AskForEachLineOnce) {
         f.lines<1>();
         ASSERT_EQ(f.lines_left(), left);
       }
-      f.lines<4>();  // no more
+      f.lines<4>();  // none left
       EXPECT_EQ(f.lines_left(), 0);
-      // Spread over what is read: never far from as much of the lines as of the bytes, and all with the last of them.
-      // More lines than are read are not asked for.
+      // Spread over the reads: the fraction of lines fetched keeps up with that of bytes read, and the last line is
+      // fetched with the last byte. At most one line is fetched per line read.
       for (const Index times : {1, 2, 3}) {
         detail::Prefetcher spread;
         spread.to_l2<float>(key, 40, key, 40, rows);
@@ -125,8 +125,9 @@ TEST(Prefetchers, AskForEachLineOnce) {
       for (Index read = 0; read < lines; ++read) more.step<detail::kCacheLine>();
       EXPECT_EQ(more.lines_left(), lines);
     }
-  // A tile of 20 rows of 1,600 bytes is more than 16 KiB: ten of them were asked for before, and its rest now, with the
-  // begin of the next tile; of 20 rows of 160 bytes nothing is left to be asked for but the next tile.
+  // A tile of 20 rows of 1,600 bytes exceeds 16 KiB: ten of its rows have already been fetched, and the rest are
+  // fetched now with the beginning of the next tile. A tile of 20 rows of 160 bytes has been fetched entirely, so only
+  // rows of the next tile remain.
   const Tensor<float, 4> far({1, 1, 1, 20 * 400});
   const auto rows_of = [&](const Tensor<float, 4>& tensor, Index count, Index dim) {
     return detail::Prefetcher::Tile{
@@ -135,7 +136,7 @@ TEST(Prefetchers, AskForEachLineOnce) {
   const detail::Prefetcher::Tile missing{{nullptr, detail::DType::native, 0, 0}, 20, 400};
   const auto lines = [](const detail::Prefetcher::Tile& tile, const detail::Prefetcher::Tile& next) {
     detail::Prefetcher f;
-    f.add<float>(tile.rows, tile.dim, 1);  // forgotten
+    f.add<float>(tile.rows, tile.dim, 1);  // discarded
     f.to_l1<float>(tile, next);
     EXPECT_EQ(f.score_lines(), f.lines_left());
     EXPECT_EQ(f.is_empty(), f.lines_left() == 0);
@@ -146,7 +147,7 @@ TEST(Prefetchers, AskForEachLineOnce) {
   EXPECT_EQ(lines(rows_of(far, 20, 400), rows_of(t, 20, 40)), 250 + 50);
   EXPECT_EQ(lines(rows_of(t, 20, 40), missing), 0);
   EXPECT_EQ(lines(missing, rows_of(t, 20, 40)), 50);
-  // A tile in pages: of each the lines of its rows, which lie apart, as far as there is room.
+  // A tile in pages: the lines of its separate rows are fetched, up to the prefetcher's capacity.
   detail::Prefetcher pages;
   for (const Index at : {40, 0, 20}) {
     pages.add<float>({reinterpret_cast<const std::byte*>(t.data() + at * 40), detail::DType::native, 48, 1}, 40, 7);
@@ -157,7 +158,7 @@ TEST(Prefetchers, AskForEachLineOnce) {
   EXPECT_EQ(pages.lines_left(), 3 * 7 * 3);
   pages.lines<22>();
   EXPECT_EQ(pages.lines_left(), 41);
-  for (int i = 0; i < 6; ++i)  // five are taken
+  for (int i = 0; i < 6; ++i)  // five are accepted
     pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 40, 1}, 40, 2);
   EXPECT_EQ(pages.lines_left(), 41 + 5 * 5);
   detail::Prefetcher nothing;
@@ -166,7 +167,7 @@ TEST(Prefetchers, AskForEachLineOnce) {
   nothing.lines<2>();
   EXPECT_EQ(nothing.lines_left(), 0);
   EXPECT_TRUE(nothing.is_empty());
-  // One that has asked for all lines is as empty, and takes others.
+  // A prefetcher that has fetched all lines is empty as well, and accepts new ones.
   pages.lines<66>();
   EXPECT_FALSE(pages.is_empty());
   pages.lines<1>();
@@ -175,9 +176,10 @@ TEST(Prefetchers, AskForEachLineOnce) {
   EXPECT_EQ(pages.lines_left(), 5);
 }
 
-/// Rows of pages that are read where they lie: the rest of a tile, of which 16 KiB were asked for before, and as much
-/// of what comes next. Copies are read by then, so that all of what comes next is asked for.
-TEST(DecodeTiles, FetchWhatIsReadNextInPages) {
+/// If rows are read from pages in place, the first 16 KiB of the current tile have already been fetched; its rest is
+/// fetched now, with the first 16 KiB of the next tile. If a tile is copied first, copying reads all of it, so the
+/// whole next tile is fetched.
+TEST(DecodeTiles, FetchTheNextRowsInPages) {
   constexpr Index kPage = 16, kPages = 9;
   const std::vector<Index> table{7, 0, 3, 8, 2, 5, 1, 6, 4};
   for (const Index head_dim : {64, 96, 128}) {

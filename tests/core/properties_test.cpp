@@ -1,4 +1,4 @@
-// What must hold whatever the numbers are. None of these needs a reference.
+// Properties that hold for any values. None of these tests needs a reference.
 #include "support/mod_table.h"
 #include "support/paths.h"
 
@@ -13,7 +13,7 @@ Options with(Isa isa) {
   return options;
 }
 
-/// Every way to compute the same: the flash path with each instruction set, and the naive path (none).
+/// Every path: flash with each instruction set, and naive (nullopt).
 std::vector<std::optional<Isa>> paths() {
   std::vector<std::optional<Isa>> all{std::nullopt};
   for (Isa isa : instruction_sets()) all.emplace_back(isa);
@@ -25,7 +25,7 @@ Computed<double> compute(std::optional<Isa> path, Arguments<double>& a, const M&
   return path ? flash(a, mods, with(*path)) : naive(a, mods);
 }
 
-/// Within a few roundings of numbers of size `size`.
+/// Within a few roundings of values of magnitude `size`.
 template <class T>
 void expect_near(const std::vector<T>& a, const std::vector<T>& b, double size, const char* what) {
   ASSERT_EQ(a.size(), b.size());
@@ -63,7 +63,7 @@ TEST(Properties, SizesOfZero) {
   call({2, 2, 0, 4}, {2, 1, 0, 4}, {2, 1, 0, 0});
 }
 
-TEST(Properties, ChunksOfQueriesAreTheWhole) {
+TEST(Properties, ChunksOfQueriesGiveTheWholeResult) {
   Random random(2);
   const Index q_len = 75, kv_len = 90, dim = 16;
   const Eigen::MatrixXf q = Eigen::Map<Eigen::MatrixXd>(random.values(q_len * dim).data(), q_len, dim).cast<float>();
@@ -82,7 +82,7 @@ TEST(Properties, ChunksOfQueriesAreTheWhole) {
       for (Index i = 0; i < q_len; i += chunk) {
         const Index n = std::min(chunk, q_len - i);
         parts.middleRows(i, n) = call(q.middleRows(i, n), kv_len - q_len + i);
-        // A decoder that has seen i + n tokens so far gets the same from the default alignment.
+        // A decoder that has seen i + n tokens so far gets the same result from the default alignment.
         const Index seen = kv_len - q_len + i + n;
         const Eigen::MatrixXf so_far =
             attention(q.middleRows(i, n), k.topRows(seen), v.topRows(seen), mods, {.isa = path}).out;
@@ -106,7 +106,7 @@ TEST(Properties, ChunksOfKeysMergeThroughLse) {
       Eigen::VectorXd lse = Eigen::VectorXd::Constant(40, -kInf);
       for (Index j = 0; j < 100; j += chunk) {
         const Index n = std::min<Index>(chunk, 100 - j);
-        // Key 0 of the chunk stands at position j, so the queries move j to the left.
+        // Key 0 of the chunk is at position j, so the queries shift by -j.
         const auto part =
             attention(q, k.middleRows(j, n), v.middleRows(j, n), causal(), {.q_offset = 60 - j, .isa = isa});
         for (Index i = 0; i < 40; ++i) {
@@ -168,7 +168,7 @@ TEST(Properties, ConstantShiftOfScoresMovesOnlyLse) {
 }
 
 TEST(Properties, HugeScoresStayFinite) {
-  // One key fits each query far better than the others; its value is the answer, exactly.
+  // One key matches each query far better than the others; its value is exactly the output.
   const Index n = 70;
   for (float size : {1e2f, 1e4f, 1e15f, 1e18f})
     for (float sign : {1.f, -1.f}) {
@@ -190,7 +190,8 @@ TEST(Properties, HugeScoresStayFinite) {
     }
 }
 
-// (Two to four queries go one by one, but not where keys must be packed; then results differ by rounding.)
+// No case has two to four queries: they are processed one by one, except where keys must be packed, so their results
+// would differ by rounding.
 TEST(Properties, LayoutsAgreeBitForBit) {
   Random random(6);
   for (const Sizes& s : {Sizes{2, 4, 2, 50, 71, 17, 9}, Sizes{1, 2, 2, 5, 200, 64, 65}, Sizes{2, 1, 1, 1, 33, 1, 1}}) {
@@ -210,7 +211,7 @@ TEST(Properties, LayoutsAgreeBitForBit) {
 }
 
 TEST(Properties, HeadsDoNotDependOnTheirNeighbours) {
-  // The same bits whether a head comes alone or among others: results do not change with the batch.
+  // A head gives the same bits alone as among others: results do not depend on the batch.
   Random random(7);
   const Sizes s{2, 6, 2, 41, 67, 24, 16};
   const Inputs in(s, random);
@@ -229,7 +230,7 @@ TEST(Properties, HeadsDoNotDependOnTheirNeighbours) {
   }
 }
 
-TEST(Properties, DefaultsCanBeWrittenOut) {
+TEST(Properties, ExplicitDefaultsChangeNothing) {
   Random random(8);
   const Sizes s{2, 2, 1, 9, 40, 4, 6};
   const Inputs in(s, random);
@@ -250,7 +251,7 @@ TEST(Properties, RepeatedCallsGiveTheSameBits) {
 
 TEST(Properties, WeightsSumToOneAndGiveOut) {
   Random random(10);
-  const Sizes s{2, 4, 2, 40, 30, 8, 5};  // the first 10 rows keep nothing
+  const Sizes s{2, 4, 2, 40, 30, 8, 5};  // the first 10 rows keep no key
   const Inputs in(s, random);
   Arguments<double> a(in);
   std::vector<double> weights;

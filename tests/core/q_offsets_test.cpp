@@ -1,5 +1,5 @@
-// Batch elements with positions of their own (Options::q_offsets): each is what it is in a call with that q_offset
-// alone.
+// Different positions for each batch element (Options::q_offsets): each element's result equals that of a call with its
+// q_offset.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -29,7 +29,7 @@ struct Case {
   }
 };
 
-/// The part of row-major numbers that belongs to a batch element.
+/// The elements of a row-major array that belong to batch element `b`.
 template <class T>
 std::vector<T> element(const std::vector<T>& all, Index batch, Index b) {
   const auto each = static_cast<Index>(all.size()) / batch;
@@ -46,7 +46,7 @@ std::vector<Index> draw_offsets(const Sizes& s, Range range, Random& random) {
   return offsets;
 }
 
-/// Mods are the same in all calls: they are drawn for the whole batch.
+/// Mods are the same in all calls, because they are drawn for the whole batch.
 template <class M>
 void expect_as_with_one_offset(Case<float>& c, const Row<M>& row, const std::vector<Index>& offsets) {
   SCOPED_TRACE(row.name);
@@ -69,23 +69,23 @@ void expect_as_with_one_offset(Case<float>& c, const Row<M>& row, const std::vec
 
 bool starts_with(const std::string& text, const char* word) { return text.rfind(word, 0) == 0; }
 
-TEST(QOffsets, EveryModIsAsWithOneOffset) {
+TEST(QOffsets, EveryModMatchesCallsWithOneOffset) {
   Random random(1);
   for (const Index q_len : {1, 20, 50}) {
     const Sizes s{3, 4, 2, q_len, 130, 16, 8};
     Case<float> c(s, random);
     const auto near = draw_offsets(s, {0, s.kv_len - q_len}, random), far = draw_offsets(s, {-40, 170}, random);
     each_erased_row({s, {}, random}, [&](const auto& row) {
-      if (HasFatalFailure() || starts_with(row.name, "block_mask")) return;  // those are made for an offset
+      if (HasFatalFailure() || starts_with(row.name, "block_mask")) return;  // those are built for one offset
       expect_as_with_one_offset(c, row, near);
       if (!starts_with(row.name, "documents") && !starts_with(row.name, "neighbourhood"))
-        expect_as_with_one_offset(c, row, far);  // those have ids, or places in a grid, for the keys only
+        expect_as_with_one_offset(c, row, far);  // these have ids, or grid positions, only for the keys
     });
   }
 }
 
-// Whole batch elements alone, among them a mask that takes two kinds of passes, for groups and for what is near.
-TEST(QOffsets, IsACallForEach) {
+// Calls over a single batch element, including a mask with two kinds of passes: for groups, and for near tokens.
+TEST(QOffsets, MatchSeparateCalls) {
   Random random(2);
   const Sizes s{3, 4, 2, 300, 400, 16, 8};
   const Case<float> c(s, random);
@@ -106,13 +106,13 @@ TEST(QOffsets, IsACallForEach) {
   };
   check("causal | alibi", causal() | alibi(alibi_slopes(4)));
   check("strided_sparse", grouped);
-  Tensor<Index, 2> lists({300, 9});  // gathered, beside a mask that asks where they are
+  Tensor<Index, 2> lists({300, 9});  // gathered, combined with a mask that depends on their positions
   for (Index i = 0; i < lists.size(); ++i) lists.data()[i] = i * 37 % 400;
   check("select | causal", select(lists) | causal());
   check("strided_sparse | bias", grouped | sinks(std::vector<double>(4, 0.5)) | bias(Tensor<float, 2>({300, 400})));
 }
 
-TEST(QOffsets, BelongToTheirBatchElements) {
+TEST(QOffsets, ApplyToTheirBatchElements) {
   EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = {0, 2}}), "1000 1100 1110 1111 ");
   EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = {2, 0}}), "1110 1111 1000 1100 ");
   EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = {-1, 9}}), "0000 1000 1111 1111 ");
@@ -122,8 +122,8 @@ TEST(QOffsets, BelongToTheirBatchElements) {
   EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = {}}), kept_keys(2, causal(), {}));
 }
 
-// A mod is made for each batch element, and told which.
-TEST(QOffsets, AreToldToMods) {
+// A mod is bound for each batch element, and receives its index.
+TEST(QOffsets, ModsAreToldTheOffsets) {
   std::vector<Index> seen;
   const auto spy = bind_mod([&](const Problem& p) {
     EXPECT_TRUE(p.q_offsets.empty());
@@ -136,7 +136,7 @@ TEST(QOffsets, AreToldToMods) {
   EXPECT_EQ(seen, (std::vector<Index>{0, 1, 1, -1}));
 }
 
-TEST(QOffsets, OfWeightsByTiles) {
+TEST(QOffsets, ApplyToWeights) {
   Random random(3);
   const Sizes s{2, 4, 2, 70, 150, 16, 8};
   const Case<float> c(s, random);
@@ -170,7 +170,7 @@ TEST(QOffsets, WithAWorkspace) {
   EXPECT_TRUE(std::equal(out.data(), out.data() + out.size(), expected.data()));
 }
 
-TEST(QOffsets, OfABlockMask) {
+TEST(QOffsets, ApplyToBlockMasks) {
   Random random(5);
   Case<float> c({2, 4, 2, 60, 130, 16, 8}, random);
   const auto by_pairs = mask_mod([](auto p) { return p.kv <= p.q; });
@@ -189,7 +189,7 @@ TEST(QOffsets, OfABlockMask) {
   EXPECT_NO_THROW(attention(c.q, c.k, c.v, of_all, {.q_offsets = {5, 5}}));
 }
 
-TEST(QOffsets, OfCaches) {
+TEST(QOffsets, ApplyToCaches) {
   Random random(6);
   const Sizes s{3, 4, 2, 5, 90, 16, 8};
   const Case<float> c(s, random);
@@ -199,12 +199,12 @@ TEST(QOffsets, OfCaches) {
   const std::vector<Index> offsets{0, 80, 33};
   const auto mods = causal() | alibi(alibi_slopes(4));
   const auto all = attention(c.q, cache, mods, {.q_offsets = offsets}).out;
-  // The same as ragged queries, behind each other.
+  // The same queries as a ragged batch, packed back to back.
   const Tensor<float, 4> packed(c.q.permute(1, 0, 2, 3));
   const auto ragged_out =
       attention(ragged(packed.reshape(1, 4, 15, 16), {5, 5, 5}), cache, mods, {.q_offsets = offsets}).out;
   for (Index b = 0; b < 3; ++b) {
-    // Every offset for all sequences, of which this one counts.
+    // Each offset applied to all sequences; only sequence b is compared.
     const auto one = attention(c.q, cache, mods, {.q_offset = offsets[static_cast<std::size_t>(b)]}).out;
     for (Index h = 0; h < 4; ++h) {
       EXPECT_TRUE((all.matrix(b, h).array() == one.matrix(b, h).array()).all()) << b;
@@ -213,7 +213,7 @@ TEST(QOffsets, OfCaches) {
   }
 }
 
-TEST(QOffsets, OfMultiHeadAttention) {
+TEST(QOffsets, ApplyToMultiHeadAttention) {
   const MultiHeadAttention<float> layer({.embed_dim = 16, .heads = 4, .rope = Rope({.head_dim = 4})});
   Random random(7);
   Tensor<float, 3> x({2, 9, 16});
@@ -229,7 +229,7 @@ TEST(QOffsets, OfMultiHeadAttention) {
       EXPECT_TRUE(std::equal(got.data(), got.data() + got.size(), expected.data()));
     }
   }
-  // Turned queries, asked for, over a cache and without.
+  // Queries rotated on request, over a cache and without one.
   auto cache = layer.make_cache({.batch = 2});
   layer.append(x, cache);
   const auto kept_in_cache = layer.attend(x, cache, causal(), {.heads = true, .attention = {.q_offsets = offsets}});

@@ -1,4 +1,4 @@
-// Rounding of integers, ranges, the parts of instruction sets, and states of a softmax.
+// Integer rounding, ranges, the components of instruction sets, and softmax states.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -24,13 +24,13 @@ TEST(Ranges, DivisionRoundsTowardsInfinity) {
       EXPECT_GE(detail::floor_mod(n, by), 0);
       EXPECT_LT(detail::floor_mod(n, by), by);
     }
-  EXPECT_EQ(detail::ceil_div(kLargest, 2), kLargest / 2 + 1);  // no sum overflows on the way
+  EXPECT_EQ(detail::ceil_div(kLargest, 2), kLargest / 2 + 1);  // no intermediate sum overflows
   EXPECT_EQ(detail::padded(Index(65), 64), 128);
   EXPECT_EQ(detail::padded(Index(64), 64), 64);
   EXPECT_EQ(detail::padded(Index(0), 64), 0);
 }
 
-TEST(Ranges, HullOfEmptyOnesIsTheOther) {
+TEST(Ranges, HullWithAnEmptyRangeIsTheOtherRange) {
   using detail::hull;
   EXPECT_EQ(hull({3, 5}, {9, 11}), (Range{3, 11}));
   EXPECT_EQ(hull({9, 11}, {3, 10}), (Range{3, 11}));
@@ -39,7 +39,7 @@ TEST(Ranges, HullOfEmptyOnesIsTheOther) {
   EXPECT_TRUE(hull({7, 7}, {9, 2}).empty());
 }
 
-TEST(InstructionSets, AreTheirParts) {
+TEST(InstructionSets, MatchTheirComponents) {
   for (const Isa isa : kIsas) {
     const detail::IsaParts parts = detail::parts_of(isa);
     EXPECT_EQ(detail::isa_with(parts), isa) << to_string(isa);
@@ -55,14 +55,14 @@ TEST(InstructionSets, AreTheirParts) {
 using State = detail::SoftmaxState<double>;
 constexpr double kInfinity = State::kInfinity;
 
-/// By its definition, the largest score last, so that it is rescaled every time.
+/// The state of these scores, merged one by one. If they ascend, every merge rescales.
 State over(const std::vector<double>& scores) {
   State all;
   for (const double score : scores) all = merged(all, State::of(score));
   return all;
 }
 
-TEST(SoftmaxStates, MergeToThatOfAllKeys) {
+TEST(SoftmaxStates, MergeToTheStateOfAllKeys) {
   const std::vector<double> a{-3, 0.5, 2}, b{1000, -1000, 999.5};
   double sum = 0;
   for (const double score : a) sum += std::exp(score);
@@ -72,7 +72,7 @@ TEST(SoftmaxStates, MergeToThatOfAllKeys) {
   EXPECT_NEAR(all.lse(), 1000 + std::log(1 + std::exp(-0.5)), 1e-12);
   EXPECT_EQ(all.max, reversed.max);
   EXPECT_DOUBLE_EQ(all.sum, reversed.sum);
-  // Whatever is relative to a part's maximum: its share of the whole.
+  // Part a's contribution to the sum of the whole: its own sum, rescaled to the maximum of the whole.
   const double share = over(a).factor_in(merged(over(a), over({3}))) * over(a).sum;
   EXPECT_NEAR(share, sum / std::exp(3), 1e-15);
 }

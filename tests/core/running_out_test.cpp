@@ -1,4 +1,4 @@
-// Where memory runs out, at whatever allocation, a call throws and leaves things as they were.
+// When memory runs out, at any allocation, a call throws and leaves objects unchanged.
 #include <dirent.h>
 
 #include "support/allocations.h"
@@ -12,11 +12,11 @@ namespace {
 class RunningOut : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!memory_can_run_out()) GTEST_SKIP() << "the heap is the sanitizer's";
+    if (!memory_can_run_out()) GTEST_SKIP() << "a sanitizer replaces the heap";
   }
 
-  /// Calls `call` with no memory, with one allocation, with two, …, until they are enough, and `check` after each that
-  /// threw. How many were needed?
+  /// Calls `call` with no allocation available, then one, two, …, until it succeeds, and `check` after each failure.
+  /// Returns the number of allocations needed.
   template <class Call, class Check>
   static std::ptrdiff_t until_enough(const Call& call, const Check& check) {
     for (std::ptrdiff_t count = 0;; ++count) {
@@ -29,7 +29,7 @@ class RunningOut : public ::testing::Test {
 
 using Model = PagedModel<float>;
 
-/// Three sequences that share pages: 11 tokens, the first 6 of them, and all of them with 5 more; pages of 4.
+/// Three sequences that share pages of 4 tokens: 11 tokens, the first 6 of them, and all 11 followed by 5 more.
 Model three_sequences() {
   Model model({.pages = 20, .page_size = 4, .kv_heads = 2, .head_dim = 5, .v_dim = 3});
   Random random(1);
@@ -47,7 +47,7 @@ void expect_unchanged(const Model& model) {
 
 using RunningOutOfPages = RunningOut;
 
-TEST_F(RunningOutOfPages, GivingBackTakesNoMemoryAlsoInCopies) {
+TEST_F(RunningOutOfPages, ReleasingAllocatesNothingEvenInCopies) {
   const auto give_back = [](const char* what, Model model) {
     SCOPED_TRACE(what);
     EXPECT_FALSE(runs_out(0, [&] { model.cache.truncate(2, 3); }));
@@ -73,7 +73,7 @@ TEST_F(RunningOutOfPages, GivingBackTakesNoMemoryAlsoInCopies) {
   give_back("the original", three_sequences());
 }
 
-TEST_F(RunningOutOfPages, WhateverThrowsChangesNothing) {
+TEST_F(RunningOutOfPages, FailedCallsChangeNothing) {
   const Model original = three_sequences();
   Random random(2);
   const Tokens more = Tokens::exact(original.sizes(), 9, random);
@@ -93,7 +93,7 @@ TEST_F(RunningOutOfPages, WhateverThrowsChangesNothing) {
   }
 }
 
-TEST_F(RunningOutOfPages, AssigningChangesAllOrNothing) {
+TEST_F(RunningOutOfPages, AssignmentIsAllOrNothing) {
   Model model = three_sequences();
   PagedKvCache<float> other({.pages = 3, .page_size = 2, .kv_heads = 1, .head_dim = 2, .rope = Rope({.head_dim = 2})});
   other.add();
@@ -102,13 +102,13 @@ TEST_F(RunningOutOfPages, AssigningChangesAllOrNothing) {
   EXPECT_EQ(model.cache.config().page_size, 2);
 }
 
-TEST_F(RunningOut, OfACacheChangesNothing) {
+TEST_F(RunningOut, InACacheChangesNothing) {
   const TokenSizes sizes{2, 5, 3};
   Random random(3);
   const std::vector<Tokens> tokens{Tokens::exact(sizes, 5, random), Tokens::exact(sizes, 7, random),
                                    Tokens::exact(sizes, 2, random)};
   KvCache<float> cache({.batch = 3, .kv_heads = 2, .capacity = 8, .head_dim = 5, .v_dim = 3});
-  Appended<float> given(behind_each_other(tokens));
+  Appended<float> given(concatenated(tokens));
   cache.append(given.k(), given.v(), {5, 7, 2});
   const auto unchanged = [&] { EXPECT_TRUE(holds(cache, tokens)); };
   unchanged();
@@ -129,7 +129,7 @@ TEST_F(RunningOut, OfACacheChangesNothing) {
   EXPECT_TRUE(holds(cache, {tokens[1], tokens[2], tokens[0]}));
 }
 
-TEST_F(RunningOut, OfABatchOfSequencesLeavesThoseThatWereThere) {
+TEST_F(RunningOut, WhileAddingSequencesKeepsTheExistingOnes) {
   const Model model = three_sequences();
   KvView<float> batch = model.cache.view({1});
   const std::vector<Index> lost(1000, 9), table(model.cache.table(2).begin(), model.cache.table(2).end());
@@ -142,7 +142,7 @@ TEST_F(RunningOut, OfABatchOfSequencesLeavesThoseThatWereThere) {
   for (Index i = 0; i < expected.size(); ++i) EXPECT_EQ(got.data()[i], expected.data()[i]);
 }
 
-TEST_F(RunningOut, OfARopeLeavesItWhatItWas) {
+TEST_F(RunningOut, InARopeChangesNothing) {
   Rope rope({.head_dim = 4});
   const Rope larger({.head_dim = 64});
   EXPECT_EQ(until_enough([&] { rope = larger; },
@@ -154,7 +154,7 @@ TEST_F(RunningOut, OfARopeLeavesItWhatItWas) {
   EXPECT_EQ(rope.frequencies().size(), 32u);
 }
 
-/// Threads of this process.
+/// The number of threads of this process.
 int threads_running() {
   DIR* const folder = opendir("/proc/self/task");
   int count = 0;
@@ -163,7 +163,7 @@ int threads_running() {
   return count;
 }
 
-TEST_F(RunningOut, OfThreadsLeavesNone) {
+TEST_F(RunningOut, WhileStartingThreadsLeavesNone) {
   const int before = threads_running();
   std::optional<Executor> executor;
   EXPECT_GT(until_enough([&] { executor = threads(4); }, [&] { EXPECT_EQ(threads_running(), before); }), 5);
@@ -174,9 +174,9 @@ TEST_F(RunningOut, OfThreadsLeavesNone) {
   EXPECT_EQ(threads_running(), before);
 }
 
-TEST_F(RunningOut, OfACallLeavesTheNextOneRight) {
+TEST_F(RunningOut, InACallDoesNotAffectTheNextOne) {
   Random random(4);
-  // So many features that tiles of narrow vectors do not fit into the stack's 32 KiB either.
+  // Enough features that even tiles of narrow vectors exceed the stack's 32 KiB.
   const Eigen::MatrixXf q = Eigen::MatrixXf::Random(90, 128), k = Eigen::MatrixXf::Random(200, 128);
   const Tensor<float, 1> b({200});
   const auto mods = bias(b) | strided_sparse(3);

@@ -1,5 +1,5 @@
-// Sums over very many keys, of which few weigh much: attention sinks are one large weight first. Added up one by one,
-// the small ones would be lost beside it. All weights are known, so the truth is a sum in long double.
+// Sums over very many keys with few large weights; an attention sink is one large weight at the beginning. A plain
+// running sum would lose the small weights. All weights are known, so the reference is a sum in long double.
 #include <array>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace attn::test {
 namespace {
 
-constexpr Real kLarge = 17;  // a weight of e^-17 is 0.35 eps of float
+constexpr Real kLarge = 17;  // e^-17 is 0.35 eps of float
 
 struct Family {
   const char* name;
@@ -16,12 +16,12 @@ struct Family {
 };
 const std::array<Family, 4> kFamilies = {{{"first", [](Index j, Index) { return j == 0; }},
                                           {"last", [](Index j, Index n) { return j == n - 1; }},
-                                          {"one of each tile", [](Index j, Index) { return j % 64 == 17; }},
+                                          {"one per tile", [](Index j, Index) { return j % 64 == 17; }},
                                           {"none", [](Index, Index) { return false; }}}};
 
-/// One head of equal queries: a large key scores kLarge, any other 0. Values have two columns: how much the small ones
-/// weigh together, and what they move a large one by. Their numbers are exact in 16 bits. Behind the keys there is at
-/// least one more, to the end of its page of 64, whose values are NaN.
+/// One head with equal queries: a large key scores kLarge, any other key 0. Values have two columns: the first is 1 for
+/// small keys and 0 for large ones, so it sums the small weights; the second is 1 for large keys and a small fraction
+/// for the others. All are exact in 16 bits. The last page of 64 keys has at least one unused key, whose value is NaN.
 template <class T>
 struct Keys {
   Index n, pages = n / 64 + 1;
@@ -47,7 +47,7 @@ struct Keys {
     out = {sums[0] / sum, sums[1] / sum};
   }
 
-  /// The first `count` keys, and their values, of some heads that share them.
+  /// The first `count` keys or values, shared by `heads` heads.
   TensorView<const T, 4> keys(Index count, Index heads = 1) const {
     return {k.data(), {1, heads, count, 1}, {0, 0, 1, 1}};
   }
@@ -56,7 +56,7 @@ struct Keys {
   }
 };
 
-/// The largest of all queries.
+/// The largest errors over all queries.
 struct Errors {
   Real lse = 0;
   std::array<Real, 2> out{};
@@ -64,7 +64,7 @@ struct Errors {
 template <class Out, class Lse, class T>
 Errors errors(const Out& out, const Lse& lse, const Keys<T>& keys) {
   Errors e;
-  const auto raise = [](Real& most, Real error) { most = error <= most ? most : error; };  // NaN too
+  const auto raise = [](Real& most, Real error) { most = error <= most ? most : error; };  // passes NaN on
   for (Index h = 0; h < lse.dim(1); ++h)
     for (Index i = 0; i < lse.dim(2); ++i) {
       raise(e.lse, std::abs(lse(0, h, i) - keys.lse));
@@ -75,7 +75,7 @@ Errors errors(const Out& out, const Lse& lse, const Keys<T>& keys) {
   return e;
 }
 
-/// Calls attend(out, lse, q, options) for queries of ones.
+/// Errors of attend(out, lse, q, options) for queries of ones.
 template <class T, class Attend>
 Errors errors_of(const Keys<T>& keys, Index heads, Index q_len, Isa isa, const Attend& attend) {
   using W = Wide<T>;
@@ -88,14 +88,14 @@ Errors errors_of(const Keys<T>& keys, Index heads, Index q_len, Isa isa, const A
   return errors(out, lse, keys);
 }
 
-/// The error may be at most the naive path's, or a constant that does not grow with kv_len: rounding of lse and of sums
-/// over one tile.
+/// Expects errors no larger than the naive path's, or than a bound that does not grow with kv_len, for the rounding of
+/// lse and of sums over one tile.
 template <class T>
 void expect_no_worse(const Errors& flash, const Errors& naive, const Keys<T>& keys, bool rounds,
                      const std::string& what) {
   constexpr Real kEps = std::numeric_limits<Wide<T>>::epsilon();
-  // The exponentials of products in bf16 err by 1e-4, what is not large weighs this share of the sum, and values are
-  // weighed by numbers of bfloat16.
+  // With products in bf16, exponentials have an error of 1e-4, weighted by the small keys' share of the sum, and
+  // weights are rounded to bfloat16.
   const Real small = rounds ? std::abs(1 - std::exp(kLarge - keys.lse)) : 0;
   EXPECT_LE(flash.lse, std::max(naive.lse, kEps * std::abs(keys.lse) + small * 1.03e-4L)) << what;
   for (std::size_t c = 0; c < 2; ++c)
@@ -119,7 +119,7 @@ void check(const Family& family, Index n) {
     const auto expect = [&](const char* path, Index heads, Index q_len, const auto& attend) {
       const std::string what = std::string(path) + ", " + std::string(to_string(isa)) + ", large: " + family.name +
                                ", kv_len " + std::to_string(n);
-      constexpr Index kFew = 8;  // queries up to so many are single, and vectors for bf16 leave them alone
+      constexpr Index kFew = 8;  // at most this many queries are processed as single queries, without bf16 vectors
       const bool rounds = isa == Isa::amx || (isa == Isa::avx512_bf16 && q_len > kFew);
       expect_no_worse(errors_of(keys, heads, q_len, isa, attend), naive, keys, rounds, what);
     };
@@ -129,16 +129,16 @@ void check(const Family& family, Index n) {
     const auto in_pages = [&](auto& out, auto& lse, const auto& q, const Options& options) {
       attention_into(out, lse, q, paged, full(), options);
     };
-    // 0 * NaN is NaN, so tiles are computed again.
+    // 0 * NaN is NaN, so tiles are recomputed.
     const auto by_selection = [&](auto& out, auto& lse, const auto& q, const Options& options) {
       attention_into(out, lse, q, keys.keys(n + 1), keys.values(n + 1), drops_the_last, options);
     };
     expect("tiles", 1, 5, plain);
-    expect("parts of a single query", 1, 1, plain);
+    expect("a single query with split keys", 1, 1, plain);
     expect("tiles in pages", 1, 5, in_pages);
     expect("a single query in pages", 1, 1, in_pages);
     if (n > 200'000) continue;  // slow
-    expect("single queries, too many for parts", 64, 1, plain);
+    expect("single queries, too many to split their keys", 64, 1, plain);
     expect("tiles by selection", 1, 5, by_selection);
     expect("a single query by selection", 1, 1, by_selection);
   }

@@ -1,4 +1,4 @@
-// Weights that are sigmoids of scores: both paths against the oracle, numbers by hand, and what there is not.
+// Sigmoids of scores as weights: both paths against the oracle, values by hand, and unsupported features.
 #include <cmath>
 #include <sstream>
 
@@ -36,7 +36,7 @@ void expect_right(const Inputs& in, const Numbers& numbers, const Row<M>& row, L
   const auto naive = naive_attention(a.q.cview(), a.k.cview(), a.v.cview(), row.mod, options);
   const Computed<T> by_definition{plain<T>(naive.out), plain<Wide<T>>(naive.lse)};
   EXPECT_TRUE(by_definition.lse.empty());
-  // Weights do not sum to 1: the largest sum of them stands for the largest value.
+  // Weights do not sum to 1: the tolerance scales with the largest sum of weights.
   Truth sums = truth;
   Real largest = 1;
   for (std::size_t i = 0; i < truth.weights.size(); i += static_cast<std::size_t>(s.kv_len)) {
@@ -56,11 +56,12 @@ void expect_right(const Inputs& in, const Numbers& numbers, const Row<M>& row, L
     attention_into(out.view(), a.q.cview(), a.k.cview(), a.v.cview(), row.mod, options);
     EXPECT_TRUE(out.gaps_untouched());
     expect_close(sums, by_definition, {out.read(), {}});
-    if (std::is_same_v<T, long double>) break;  // one kernel serves all
+    if (std::is_same_v<T, long double>) break;  // all instruction sets share one kernel
   }
 }
 
-/// `use(inputs, numbers, setting, number)` for sizes on both sides of every tile edge, and long keys that are split.
+/// Calls `use(inputs, numbers, setting, number)` for sizes just below and above every tile edge, and for long keys that
+/// are split.
 template <class T>
 void each_case(const auto& use) {
   constexpr Index kLengths[] = {0, 1, 2, 4, 5, 15, 17, 33, 47, 49, 63, 65, 97, 130, 2100};
@@ -106,7 +107,7 @@ TEST(Sigmoid, SweepLongDouble) {
   });
 }
 
-TEST(Sigmoid, WeightsAreThoseOfTheHand) {
+TEST(Sigmoid, WeightsMatchHandComputedOnes) {
   // Scores ln 3, 0 and -ln 3: sigmoids 3/4, 1/2 and 1/4. With a bias of ln 3 they are 9/10, 3/4 and 1/2.
   const MatrixXd q{{1.0}}, k{{std::log(3.0)}, {0.0}, {-std::log(3.0)}}, v{{20.0}, {40.0}, {80.0}};
   const auto expect = [&](double out, const auto& mods, const Options& options) {
@@ -115,7 +116,7 @@ TEST(Sigmoid, WeightsAreThoseOfTheHand) {
       Options with_isa = options;
       with_isa.isa = isa;
       EXPECT_NEAR(attention(q, k, v, mods, with_isa).out(0, 0), out, 1e-13);
-      // As a tile of queries too.
+      // The same as a tile of queries.
       EXPECT_NEAR(attention(q.replicate(7, 1).eval(), k, v, mods, with_isa).out(6, 0), out, 1e-13);
     }
   };
@@ -125,7 +126,7 @@ TEST(Sigmoid, WeightsAreThoseOfTheHand) {
   expect(18 + 30 + 40, full(), biased);
   expect(15 + 20, key_lengths({2}), plain);
   expect(0, key_lengths({0}), plain);
-  // Mods come first: twice the score is ln 9, 0, -ln 9.
+  // Mods apply first: twice the score is ln 9, 0, -ln 9.
   expect(18 + 20 + 8, score_mod([](auto x, const Position&) { return x + x; }), plain);
   expect(1.0 / (1 + 1e3) * 20 + 20 + 80 * 1e3 / (1 + 1e3), score_mod([](auto x, const Position&) {
            return x * static_cast<decltype(x)>(-std::log(1e3) / std::log(3.0));
@@ -143,7 +144,7 @@ TEST(Sigmoid, LargeScoresSaturate) {
   }
 }
 
-TEST(Sigmoid, PartsOverDifferentKeysAreAddedUp) {
+TEST(Sigmoid, OutputsOverPartsOfTheKeysAreSummed) {
   Random random(1);
   const Sizes s{1, 2, 1, 9, 3000, 8, 5};
   Arguments<double> a(Inputs(s, random));
@@ -170,7 +171,7 @@ TEST(Sigmoid, ThreadsChangeNoBit) {
   }
 }
 
-TEST(Sigmoid, PoisonBehindAMaskReachesNobody) {
+TEST(Sigmoid, DroppedPoisonDoesNotSpread) {
   Random random(4);
   for (const double what : {kNaN, kInf, -kInf})
     for (Index q_len : {1, 60}) {
@@ -194,7 +195,7 @@ TEST(Sigmoid, PoisonBehindAMaskReachesNobody) {
     }
 }
 
-TEST(Sigmoid, CachesAndWeightsHaveItToo) {
+TEST(Sigmoid, CachesAndWeightsSupportIt) {
   Random random(5);
   const Sizes s{2, 4, 2, 1, 300, 8, 8};
   Arguments<float> a(Inputs(s, random));
@@ -210,7 +211,7 @@ TEST(Sigmoid, CachesAndWeightsHaveItToo) {
   for (Index i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights.data()[i], naive.weights.data()[i], 1e-6);
 }
 
-TEST(Sigmoid, RefusesWhatItHasNot) {
+TEST(Sigmoid, RefusesUnsupportedFeatures) {
   const MatrixXf q(3, 4), k(5, 4), v(5, 2);
   MatrixXf out = MatrixXf::Constant(3, 2, kUntouched);
   Eigen::VectorXf lse(3);

@@ -1,4 +1,4 @@
-// Vectors of each instruction set: the exponential, sums and maxima over lanes, exchanges of lanes.
+// Vectors of each instruction set: the exponential, horizontal sums and maxima, lane permutations.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -19,26 +19,26 @@ ATTN_INLINE V exp_of(const V& x) {
   return exp(x);
 }
 
-/// What is tested, on numbers in memory.
+/// The tested operations, on arrays in memory.
 template <class T, int kBytes>
 struct Operations {
   using V = detail::Vec<T, kBytes>;
   static constexpr int kLanes = V::kLanes;
 
-  /// `count` numbers, whole vectors.
+  /// Exponentials of `count` elements, a multiple of kLanes.
   static ATTN_INLINE void exp(T* x, Index count) {
     for (Index i = 0; i < count; i += kLanes) exp_of(V::load(x + i)).store(x + i);
   }
   static ATTN_INLINE T largest(const T* x) { return V::load(x).largest(); }
   static ATTN_INLINE T total(const T* x) { return V::load(x).total(); }
-  /// kLanes rows of kLanes numbers.
+  /// Transposes kLanes rows of kLanes elements.
   static ATTN_INLINE void transpose(T* square) {
     detail::Array<V, kLanes> rows;
     ATTN_UNROLL for (int i = 0; i < kLanes; ++i) rows[i] = V::load(square + i * kLanes);
     V::transpose(rows);
     ATTN_UNROLL for (int i = 0; i < kLanes; ++i) rows[i].store(square + i * kLanes);
   }
-  /// The sums of kLanes rows in place of the first of them.
+  /// Stores the sums of kLanes rows in the first row.
   static ATTN_INLINE void sum_lanes(T* square) {
     detail::Array<V, kLanes> rows;
     ATTN_UNROLL for (int i = 0; i < kLanes; ++i) rows[i] = V::load(square + i * kLanes);
@@ -53,7 +53,7 @@ struct Operations {
   }
 };
 
-/// The same compiled for a set of vectors.
+/// The operations compiled for one vector set.
 template <class T>
 struct Compiled {
   using Int = detail::IntOf<T>;
@@ -81,7 +81,7 @@ struct Compiled {
   }
 };
 
-/// Calls test(operations) with each set that this machine has.
+/// Calls test(operations) for each vector set of this machine.
 template <class T, class Test>
 void for_each_set(const Test& test) {
 #define ATTN_TEST_SET(set, ...)                               \
@@ -105,7 +105,7 @@ std::vector<T> numbers(Index count, const std::function<double(Index)>& number) 
   return x;
 }
 
-TYPED_TEST(Simd, ExpIsWithinWhatItsCommentSays) {
+TYPED_TEST(Simd, ExpIsWithinItsDocumentedError) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();
   const double smallest = detail::Exp2Constants<T>::kSmallest;
@@ -118,8 +118,8 @@ TYPED_TEST(Simd, ExpIsWithinWhatItsCommentSays) {
       const auto at = static_cast<std::size_t>(i);
       const long double truth = std::exp(static_cast<long double>(x[at]));
       const double error = static_cast<double>(std::abs((static_cast<long double>(y[at]) - truth) / truth)) / kEps;
-      // The exponent x log2(e) is rounded, as tests are compiled without FMA: that moves its power by up to half a unit
-      // of the exponent times ln 2. And log2(e) is a rounded number.
+      // The exponent x log2(e) is rounded, since tests are compiled without FMA: that changes the result by up to half
+      // a unit of the exponent times ln 2. log2(e) is rounded, too.
       const double exponent = static_cast<double>(-x[at]) * std::numbers::log2e,
                    unit = std::exp2(std::floor(std::log2(exponent + 1)));
       ASSERT_LE(error, 3 + std::numbers::ln2 / 2 * unit + 0.06 * exponent) << "e^" << x[at];
@@ -192,8 +192,8 @@ TYPED_TEST(Simd, DropsWhereZero) {
   });
 }
 
-/// A million small numbers beside a large one, none of which a plain sum would see.
-TYPED_TEST(Simd, SumsKeepWhatRoundingTakes) {
+/// 100,000 small values are added to a large one, which a plain sum would lose.
+TYPED_TEST(Simd, SumsKeepRoundingErrors) {
   using T = TypeParam;
   for_each_set<T>([](const Compiled<T>& set) {
     constexpr Index kCount = 100000;

@@ -1,5 +1,5 @@
-// Software in place of the matrix unit, on numbers whose products and sums were worked out by hand from Intel's
-// Software Developer's Manual, volume 2, TDPBF16PS and VCVTNE2PS2BF16.
+// Software emulation of the matrix unit, against products and sums worked out by hand from Intel's Software Developer's
+// Manual, volume 2, TDPBF16PS and VCVTNE2PS2BF16.
 #include "support/software_tiles.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 using detail::tmm0, detail::tmm1, detail::tmm2;
 
 constexpr std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
-/// A number that bf16 holds.
+/// The bits of a value that bf16 represents exactly.
 constexpr std::uint16_t bf16(float x) { return static_cast<std::uint16_t>(bits(x) >> 16); }
 
 struct alignas(64) Tile {
@@ -31,7 +31,7 @@ struct alignas(64) Tile {
   friend bool operator==(const Tile&, const Tile&) = default;
 };
 
-/// Products a(i, k) b(k, j) in the order of `k`: what a's row 3 and b's column 5 hold, and what their sum held before.
+/// Operands of one element of a product: row 3 of a and column 5 of b, indexed by k, and the element's previous value.
 struct Column {
   std::uint16_t a[32] = {}, b[32] = {};
   float before = 0;
@@ -87,7 +87,7 @@ TEST_F(SoftwareTilesTest, RowsAreReadAndWrittenAStrideApart) {
     for (std::size_t j = 0; j < 24; ++j) ASSERT_EQ(back[i * 24 + j], j < 16 ? 0u : 7u);
 }
 
-TEST_F(SoftwareTilesTest, PairsMeetTheRowOfPairsOfTheirNumber) {
+TEST_F(SoftwareTilesTest, PairsOfAAreMultipliedWithTheMatchingRowOfB) {
   for (int i : {0, 6, 15})
     for (int k : {0, 7, 30, 31})
       for (int j : {0, 9, 15}) {
@@ -102,8 +102,9 @@ TEST_F(SoftwareTilesTest, PairsMeetTheRowOfPairsOfTheirNumber) {
       }
 }
 
-TEST_F(SoftwareTilesTest, EvenAndOddNumbersAreSummedApartAndAddedLast) {
-  // 2^24 + 1 lies halfway between floats: 1 is lost beside 2^24 unless another 1 was added to it before.
+TEST_F(SoftwareTilesTest, EvenAndOddElementsAreSummedSeparatelyAndAddedLast) {
+  // 2^24 + 1 is halfway between floats: adding 1 to 2^24 twice has no effect, unless the two ones are added to each
+  // other first.
   EXPECT_EQ(sum_of(Column().product(0, 4096, 4096).product(2, 1, 1).product(4, 1, 1)), 0x1p24f);
   EXPECT_EQ(sum_of(Column().product(0, 4096, 4096).product(1, 1, 1).product(3, 1, 1)), 0x1p24f + 2);
   EXPECT_EQ(sum_of(Column().product(0, 1, 1).product(2, 1, 1).product(4, 4096, 4096)), 0x1p24f + 2);
@@ -113,7 +114,7 @@ TEST_F(SoftwareTilesTest, EvenAndOddNumbersAreSummedApartAndAddedLast) {
   EXPECT_EQ(sum_of(ones.product(1, 1, 1)), 0x1p24f + 2);
 }
 
-TEST_F(SoftwareTilesTest, HalfwayIsRoundedToEven) {
+TEST_F(SoftwareTilesTest, TiesAreRoundedToEven) {
   Column odd;
   odd.before = 0x1p24f + 2;
   EXPECT_EQ(sum_of(odd.product(0, 1, 1)), 0x1p24f + 4);
@@ -123,7 +124,7 @@ TEST_F(SoftwareTilesTest, HalfwayIsRoundedToEven) {
 TEST_F(SoftwareTilesTest, ProductsAreNotRoundedBeforeTheyAreAdded) {
   EXPECT_EQ(sum_of(Column().product(0, -0x1p64f, 0x1p63f).product(2, 0x1p64f, 0x1p64f)), 0x1p127f);
   EXPECT_EQ(sum_of(Column().product(1, 0x1p64f, 0x1p64f)), std::numeric_limits<float>::infinity());
-  // By itself the second product would be 0.
+  // The second product alone would round to 0.
   EXPECT_EQ(sum_of(Column().product(0, 0x1p-63f, 0x1p-62f).product(2, -0x1p-70f, 0x1p-70f)), 0x1p-125f - 0x1p-140f);
 }
 
@@ -137,7 +138,7 @@ TEST_F(SoftwareTilesTest, DenormalsCountAsZero) {
   EXPECT_EQ(sum_of(Column().product(0, 0x1p-63f, 0x1p-63f).product(1, 0x1.8p-63f, -0x1p-63f)), 0) << "sums of both";
   Column before;
   before.before = 0x1p-127f;
-  EXPECT_EQ(sum_of(before), 0) << "what was there";
+  EXPECT_EQ(sum_of(before), 0) << "the previous sum";
   before.before = 0x1.8p-126f;
   EXPECT_EQ(sum_of(before.product(0, -0x1p-63f, 0x1p-63f)), 0) << "the new sum";
 }
@@ -151,7 +152,7 @@ TEST_F(SoftwareTilesTest, InfinitiesAndNaNsSpread) {
   EXPECT_TRUE(std::isnan(sum_of(Column().product_of_bits(9, bf16(kInf), 1)))) << "a denormal is 0";
 }
 
-TEST_F(SoftwareTilesTest, TheControlWordOfTheCallerNeitherMattersNorChanges) {
+TEST_F(SoftwareTilesTest, TheCallersControlWordHasNoEffectAndIsKept) {
   std::feclearexcept(FE_ALL_EXCEPT);
   std::fesetround(FE_DOWNWARD);
   Column odd;
@@ -163,10 +164,10 @@ TEST_F(SoftwareTilesTest, TheControlWordOfTheCallerNeitherMattersNorChanges) {
   EXPECT_EQ(rounding, FE_DOWNWARD);
   EXPECT_EQ(exceptions, 0);
   volatile float tiny = 0x1p-126f;
-  EXPECT_EQ(tiny / 2, 0x1p-127f) << "denormals are numbers again";
+  EXPECT_EQ(tiny / 2, 0x1p-127f) << "denormals are enabled again";
 }
 
-TEST_F(SoftwareTilesTest, RegistersAreZeroAtTheBeginningAndStayUntilTheOuterEnd) {
+TEST_F(SoftwareTilesTest, RegistersStartAtZeroAndPersistUntilTheOuterEnd) {
   Tile some, got;
   some.rows[1][1] = 5;
   SoftwareTiles::load(tmm0, some.rows, 64);
@@ -179,7 +180,7 @@ TEST_F(SoftwareTilesTest, RegistersAreZeroAtTheBeginningAndStayUntilTheOuterEnd)
     SoftwareTiles::store(tmm0, got.rows, 64);
     SoftwareTiles::end();
   }).join();
-  EXPECT_EQ(got, Tile()) << "of another thread";
+  EXPECT_EQ(got, Tile()) << "another thread's registers";
   SoftwareTiles::end();
   SoftwareTiles::begin();
   SoftwareTiles::store(tmm0, got.rows, 64);
@@ -204,16 +205,16 @@ struct alignas(64) Floats {
   std::uint32_t numbers[16] = {};
 };
 
-TEST(SoftwareRounding, IsThatOfTheManual) {
+TEST(SoftwareRounding, MatchesTheManual) {
   constexpr std::uint32_t kNumbers[][2] = {
       {bits(1), 0x3f80},    {bits(-1.5f), 0xbfc0},
       {0x3f808000, 0x3f80},  // halfway, to even
       {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81},
       {0x3f807fff, 0x3f80}, {0x7f7fffff, 0x7f80},
       {0xff7f7fff, 0xff7f}, {0x7f800000, 0x7f80},
-      {0xff800000, 0xff80}, {0x7f800001, 0x7fc0},  // NaNs become quiet and are cut off
+      {0xff800000, 0xff80}, {0x7f800001, 0x7fc0},  // NaNs become quiet and are truncated
       {0xffc12345, 0xffc1}, {0x007fffff, 0},
-      {0x807fffff, 0x8000},  // denormals are 0
+      {0x807fffff, 0x8000},  // denormals become 0
       {0x00800000, 0x0080}, {0, 0},
   };
   Floats low, high;
@@ -238,7 +239,7 @@ ATTN_TARGET_AVX512 void round_with_the_processor(Floats& low, const Floats& high
   std::memcpy(low.numbers, &x, sizeof(x));
 }
 
-TEST(SoftwareRounding, IsTheProcessors) {
+TEST(SoftwareRounding, MatchesTheProcessor) {
   if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "this processor has no AVX512-BF16";
   for (std::uint32_t upper = 0; upper < 0x10000; ++upper)
     for (std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
@@ -252,14 +253,14 @@ TEST(SoftwareRounding, IsTheProcessors) {
     }
 }
 
-TEST_F(SoftwareTilesTest, ProductsAreTheProcessors) {
-  if (detail::software_tiles() || !detail::amx_permitted()) GTEST_SKIP() << "there is no matrix unit to compare with";
+TEST_F(SoftwareTilesTest, ProductsMatchTheProcessor) {
+  if (detail::software_tiles() || !detail::amx_permitted()) GTEST_SKIP() << "no matrix unit to compare with";
   using detail::AmxTiles;
   Random random(1);
   AmxTiles::begin();
   for (int trial = 0; trial < 1000; ++trial) {
-    // Exponents from a narrow range, where sums are rounded, to all there are: denormals, infinities and NaNs among
-    // them.
+    // Exponents from a narrow range, where sums are rounded, up to the full range, which includes denormals, infinities
+    // and NaNs.
     const Index half = trial % 128;
     const auto draw = [&] {
       return static_cast<std::uint16_t>(random.integer(0, 1) << 15 | random.integer(127 - half, 128 + half) << 7 |

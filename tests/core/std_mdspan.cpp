@@ -1,4 +1,4 @@
-// With the standard library's own std::mdspan (C++23): there and back. Prints what is wrong, if anything is.
+// Conversions to and from the standard library's std::mdspan (C++23). Prints the first failure.
 #include <attn/attn.h>
 
 #include <array>

@@ -1,4 +1,5 @@
-// Column-major tensors give what row-major ones do: their rows come into tiles and out of them another way.
+// Column-major tensors give the same results as row-major ones, although their rows are copied into and out of tiles
+// differently.
 #include <limits>
 
 #include "attn/attn.h"
@@ -15,7 +16,7 @@ class StorageOrder : public ::testing::Test {
   using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   using ColMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>;
 
-  /// Columns with NaN before, between and after them: whoever reads or writes past a column's end is seen.
+  /// Columns with NaN before, between and after them, to detect accesses past a column's end.
   struct Columns {
     explicit Columns(const RowMajor& rows)
         : all(ColMajor::Constant(rows.rows() + 2 * kMargin, rows.cols(), kNan)),
@@ -31,8 +32,7 @@ class StorageOrder : public ::testing::Test {
     Eigen::Block<ColMajor> inside;
   };
 
-  /// Tiles of queries are computed with the same numbers in the same order. Single queries add their products up in
-  /// another one.
+  /// Tiles of queries use the same values in the same order. Single queries sum their products in another order.
   template <class M>
   void expect_same(Index q_len, Index kv_len, Index dim, Index v_dim, const M& mods) {
     SCOPED_TRACE(detail::joined({"q_len ", q_len, ", kv_len ", kv_len, ", head_dim ", dim, ", v_dim ", v_dim}));
@@ -62,24 +62,24 @@ class StorageOrder : public ::testing::Test {
 using Scalars = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(StorageOrder, Scalars);
 
-// Lengths on both sides of vectors and their halves, and of tiles; a single query has kernels of its own.
-TYPED_TEST(StorageOrder, OfTilesOfQueries) {
+// Lengths just below and above those of vectors, half vectors and tiles; single queries have separate kernels.
+TYPED_TEST(StorageOrder, TilesOfQueries) {
   for (const Index q_len : {5, 7, 8, 15, 16, 17, 31, 49, 130}) this->expect_same(q_len, 70, 20, 9, Mods<>());
   for (const Index kv_len : {1, 3, 4, 7, 9, 16, 31, 63, 65, 130, 300})
     this->expect_same(20, kv_len, 16, 33, causal() | softcap(5));
   for (const Index dim : {1, 2, 3, 5, 8, 64, 70}) this->expect_same(18, 21, dim, dim + 1, Mods<>());
 }
 
-TYPED_TEST(StorageOrder, OfSingleQueries) {
+TYPED_TEST(StorageOrder, SingleQueries) {
   for (const Index q_len : {1, 2, 3, 4})
     for (const Index kv_len : {1, 5, 15, 16, 17, 40, 64, 65, 79, 80, 300, 1100})
       this->expect_same(q_len, kv_len, 20, 13, causal());
   for (const Index dim : {1, 2, 3, 8, 64}) this->expect_same(1, 100, dim, 65 - dim, Mods<>());
 }
 
-TYPED_TEST(StorageOrder, AValueThatIsNotFiniteStaysWithItsKey) {
-  // Key 7 of 20 has an infinite value. A vector that reaches back over keys which have been added must not add them
-  // once more, nor a product with 0. The last key's NaN is dropped.
+TYPED_TEST(StorageOrder, ANonFiniteValueAffectsOnlyItsKey) {
+  // Key 7 of 20 has an infinite value. The last vector may overlap keys that have already been added; it must not add
+  // them again, even with weight 0 (0 * inf is NaN). The last key's NaN is dropped.
   using T = TypeParam;
   for (const Index q_len : {1, 4, 6}) {
     Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic> q(q_len, 8), k(21, 8), v(21, 5);

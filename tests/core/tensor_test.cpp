@@ -1,4 +1,4 @@
-// Tensors and views: which element lies where, who owns what.
+// Tensors and views: memory order and ownership.
 #include "attn/tensor.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(Tensor, IsRowMajorZeroedAndAligned) {
   }
 }
 
-TEST(Tensor, CopiesAreDeepMovesLeaveNothing) {
+TEST(Tensor, CopiesAreDeepAndMovesLeaveTheSourceEmpty) {
   Tensor<float, 2> a({2, 2});
   a(1, 0) = 3;
   Tensor<float, 2> b = a;
@@ -49,7 +49,7 @@ TEST(Tensor, CopiesAreDeepMovesLeaveNothing) {
   const float* memory = b.data();
   Tensor<float, 2> c = std::move(b);
   EXPECT_EQ(c.data(), memory);
-  EXPECT_EQ(b.size(), 0);  // NOLINT: what a moved-from tensor is, is promised
+  EXPECT_EQ(b.size(), 0);  // NOLINT: the state of a moved-from tensor is documented
   EXPECT_EQ(b.data(), nullptr);
   a = c;
   EXPECT_EQ(a(1, 0), 4);
@@ -60,7 +60,7 @@ TEST(Tensor, CopiesAreDeepMovesLeaveNothing) {
   EXPECT_EQ(a(1, 0), 4);
 }
 
-TEST(Tensor, OfNothing) {
+TEST(Tensor, SizesOfZero) {
   const Tensor<float, 2> none;
   EXPECT_EQ(none.size(), 0);
   const Tensor<float, 2> empty({0, 5});
@@ -80,7 +80,7 @@ TEST(TensorView, OrdersOfMemory) {
   EXPECT_EQ(a(0, 0, 1, 0), 5);
   EXPECT_TRUE(a.is_contiguous());
 
-  const auto b = bshd(x.data(), 2, 4, 3, 5);  // the sizes in the order of memory
+  const auto b = bshd(x.data(), 2, 4, 3, 5);  // sizes in memory order
   EXPECT_EQ(b.shape(), (Shape<4>{2, 3, 4, 5}));
   EXPECT_EQ(b(1, 0, 0, 0), 60);
   EXPECT_EQ(b(0, 1, 0, 0), 5);
@@ -119,7 +119,7 @@ TEST(TensorView, MatrixOfOneHead) {
   EXPECT_EQ(flat.matrix()(2, 3), 11);
 }
 
-TEST(View, OfEigenMatrices) {
+TEST(View, EigenMatrices) {
   Eigen::MatrixXf columns(3, 4);
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> rows(3, 4);
   for (Index i = 0; i < 3; ++i)
@@ -143,7 +143,7 @@ TEST(View, OfEigenMatrices) {
   static_assert(std::is_same_v<decltype(view(std::as_const(columns))), TensorView<const float, 2>>);
 }
 
-TEST(View, OfEigenTensors) {
+TEST(View, EigenTensors) {
   Eigen::Tensor<float, 3> columns(2, 3, 4);
   Eigen::Tensor<float, 3, Eigen::RowMajor> rows(2, 3, 4);
   for (Index i = 0; i < 2; ++i)

@@ -1,4 +1,4 @@
-// Views made of views: sizes, strides, and what is refused.
+// Views derived from views: sizes, strides, and errors.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -30,7 +30,7 @@ TEST(TensorViews, Reshape) {
   EXPECT_EQ(t.reshape(-1)(23), 23);
   EXPECT_EQ(t.reshape(2, -1, 2).shape(), (Shape<3>{2, 6, 2}));
   EXPECT_EQ(t.reshape(2, 3, 2, -1, 1).shape(), (Shape<5>{2, 3, 2, 2, 1}));
-  EXPECT_EQ(t.slice(0, 1, 2).reshape(12)(0), 12);  // contiguous, though a part
+  EXPECT_EQ(t.slice(0, 1, 2).reshape(12)(0), 12);  // contiguous, although a part
   const Tensor<float, 2> empty({0, 5});
   EXPECT_EQ(empty.reshape(5, 0, 2).size(), 0);
   EXPECT_EQ(empty.reshape(3, -1).shape(), (Shape<2>{3, 0}));
@@ -56,7 +56,7 @@ TEST(TensorViews, Slice) {
   EXPECT_EQ(t.slice(2, 0, 4).shape(), t.shape());
   EXPECT_EQ(t.slice(0, 2, 2).shape(), (Shape<3>{0, 3, 4}));
   EXPECT_EQ(t.slice(2, 1, 2).slice(0, 1, 2)(0, 2, 0), 21);
-  expect_refused("behind the end", {"dimension 1", "(2, 3, 4)", "3", "4"}, [&] { t.slice(1, 0, 4); });
+  expect_refused("beyond the end", {"dimension 1", "(2, 3, 4)", "3", "4"}, [&] { t.slice(1, 0, 4); });
   expect_refused("before the beginning", {"-1"}, [&] { t.slice(1, -1, 2); });
   expect_refused("backwards", {"2", "1"}, [&] { t.slice(1, 2, 1); });
   expect_refused("dimension", {"slice", "3", "0..2", "(2, 3, 4)"}, [&] { t.slice(3, 0, 1); });
@@ -109,7 +109,7 @@ TEST(TensorViews, TransposeAndPermute) {
   expect_refused("twice", {"dimension 1", "(2, 3, 4)", "twice"}, [&] { t.permute(0, 1, 1); });
 }
 
-TEST(TensorViews, OfAnyStrides) {
+TEST(TensorViews, AnyStrides) {
   const Tensor<float, 3> t = counted();
   const TensorView<const float, 3> back(t.data() + 23, {2, 3, 4}, {-12, -4, -1});
   EXPECT_EQ(back.slice(1, 1, 3)(0, 0, 0), 19);
@@ -127,11 +127,11 @@ concept Reshapeable = requires(X&& x) {
   std::forward<X>(x).reshape(4);
 };
 
-// Of temporaries none are made: compile_fail/slice_of_temporary.
+// Views of temporaries do not compile: compile_fail/slice_of_temporary.
 TEST(TensorViews, AreWritableWhereTheTensorIs) {
   static_assert(Sliceable<Tensor<float, 2>&> && Sliceable<const Tensor<float, 2>&>);
   static_assert(Reshapeable<Tensor<float, 2>&>);
-  static_assert(Sliceable<TensorView<float, 2>>);  // it owns nothing
+  static_assert(Sliceable<TensorView<float, 2>>);  // does not own its elements
   static_assert(
       std::is_same_v<decltype(std::declval<const Tensor<float, 2>&>().slice(0, 0, 1)), TensorView<const float, 2>>);
   static_assert(std::is_same_v<decltype(std::declval<Tensor<float, 2>&>().permute(1, 0)), TensorView<float, 2>>);

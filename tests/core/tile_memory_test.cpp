@@ -1,4 +1,4 @@
-// The memory of tiles, and numbers on their way into it and out of it.
+// The memory of tiles, and copies into and out of it.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 using detail::kAlignment;
 using detail::kKeyTile;
 
-/// Bytes [begin, end) that something takes.
+/// Bytes [begin, end) of a part.
 struct Part {
   const char* name;
   const void* begin;
@@ -27,13 +27,13 @@ void expect_apart(std::vector<Part> parts, const std::byte* memory, Index bytes)
   const std::byte* free_from = memory;
   for (const Part& p : parts) {
     const auto* begin = static_cast<const std::byte*>(p.begin);
-    EXPECT_GE(begin, free_from) << p.name << " lies in what comes before it";
+    EXPECT_GE(begin, free_from) << p.name << " overlaps the part before it";
     free_from = begin + p.bytes;
   }
-  EXPECT_LE(free_from, memory + bytes) << parts.back().name << " reaches past the end";
+  EXPECT_LE(free_from, memory + bytes) << parts.back().name << " extends past the end";
 }
 
-TEST(TileMemory, PartsLieApart) {
+TEST(TileMemory, PartsDoNotOverlap) {
   for (const bool totals : {false, true})
     for (const Index tiles : {1, 3}) {
       const detail::TileSizes sizes{.queries = 48,
@@ -78,7 +78,7 @@ TEST(TileMemory, PartsLieApart) {
     }
 }
 
-TEST(TileMemory, WorkersOfTheCallersMemory) {
+TEST(TileMemory, WorkersInTheCallersMemory) {
   constexpr Index kBytes = 3 * kAlignment, kShared = 2 * kAlignment;
   const Index need = detail::Workspace::needed(kBytes, 4, kShared);
   std::vector<std::byte> room(static_cast<std::size_t>(need) + 8);
@@ -95,7 +95,7 @@ TEST(TileMemory, WorkersOfTheCallersMemory) {
   }
 }
 
-/// Rows of T in and out of a tile, on each instruction set, for sizes on both sides of whole vectors.
+/// Copies rows of T into and out of a tile, with each instruction set, for sizes just below and above whole vectors.
 template <class T>
 class Packing : public testing::Test {};
 using AllScalars = testing::Types<float, double, long double>;
@@ -121,13 +121,13 @@ TYPED_TEST(Packing, QueriesBecomeColumnsAndOutputsRows) {
         std::vector<T> tile(static_cast<std::size_t>(dim * width)), back(from.size(), T(-1)), sum(tile.size(), T(2));
         family.load_columns(tile.data(), width, {from.data(), stride}, count, dim, T(4));
         for (Index d = 0; d < dim; ++d)
-          for (Index i = 0; i < width; ++i)  // queries beyond the last repeat it
+          for (Index i = 0; i < width; ++i)  // the padding repeats the last query
             ASSERT_EQ(tile[static_cast<std::size_t>(d * width + i)],
                       4 * from[static_cast<std::size_t>(std::min(i, count - 1) * stride + d)]);
         detail::TileMemory<T> m{};
         m.out = tile.data();
         m.sum = sum.data();
-        sum[0] = 0;  // a query without keys
+        sum[0] = 0;  // query 0 has no keys
         family.store_out(m, width, back.data(), stride, count, dim);
         for (Index i = 0; i < rows; ++i)
           for (Index d = 0; d < stride; ++d) {
@@ -159,7 +159,7 @@ TYPED_TEST(Packing, RowsOfAnyStrides) {
               ASSERT_EQ(packed[static_cast<std::size_t>(r * columns + c)], from[at]);
               ASSERT_EQ(back[at], from[at]);
             }
-          EXPECT_EQ(std::count(back.begin(), back.end(), T(0)), size - rows * columns) << "others are left alone";
+          EXPECT_EQ(std::count(back.begin(), back.end(), T(0)), size - rows * columns) << "wrote other elements";
         }
 }
 

@@ -1,4 +1,4 @@
-// Golden numbers of PyTorch in float64: scaled dot-product attention and nn.MultiheadAttention.
+// Golden values from PyTorch in float64: scaled dot-product attention and nn.MultiheadAttention.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -27,8 +27,8 @@ Case load(const std::string& name) { return attn::test::read_case(ATTN_TEST_DATA
 
 /// In double the case's own tolerance, 1e-10 + 1e-9 |want|. In float, relative to max(1, |want|): the largest error of
 /// all cases and paths was 1.8e-6 (g++ and clang++ at -O1, g++ at -O3 -march=native), and five times that is allowed,
-/// since other processors sum in another order. Leaving out any one mod moved each output it concerns by at least 0.14.
-/// Gradients are sums over tokens, some of which cancel: in float they are relative to the largest of a tensor.
+/// since other processors sum in another order. Leaving out any one mod changed each affected output by at least 0.14.
+/// Gradients are sums over tokens, some of which cancel: in float, errors are relative to a tensor's largest element.
 template <class T>
 double allowed(const Case& c, double want, double largest) {
   return std::is_same_v<T, double> ? c.atol + c.rtol * std::abs(want) : 1e-5 * std::max(1.0, largest);
@@ -51,7 +51,7 @@ void expect_output(const Case& c, const std::string& name, const attn::Tensor<T,
   }
 }
 
-/// A line of the manifest that nobody looks at would be a case that is not tested.
+/// Expects every line of the manifest to be known: an ignored line would leave its case untested.
 void expect_understood(const Case& c, std::set<std::string> attrs, std::set<std::string> inputs,
                        std::set<std::string> outputs) {
   for (const auto& [name, value] : c.attrs) EXPECT_TRUE(attrs.count(name)) << "unknown attribute " << name;
@@ -63,8 +63,8 @@ void expect_understood(const Case& c, std::set<std::string> attrs, std::set<std:
 
 enum : unsigned { kSoftcap = 1, kAlibi = 2, kBias = 4, kCausal = 8, kWindow = 16, kKeyLengths = 32 };
 
-/// Calls `run` with the mods of a case, scores first, in the order of the data's README. Each combination is a type of
-/// its own, so only those that occur are compiled; another one fails.
+/// Calls `run` with the mods of a case, scores first, in the order of the data's README. Each combination has its own
+/// type, so only those that occur are compiled; any other fails.
 template <class T, class Run>
 void with_mods(const Case& c, const Run& run) {
   unsigned present = 0;
@@ -82,7 +82,7 @@ void with_mods(const Case& c, const Run& run) {
     case kCausal:
       return run(attn::causal());
     case kCausal | kWindow: {
-      // Only the left side limits: the right one is causal().
+      // Only the left side is limited: causal() limits the right one.
       const auto left = static_cast<Index>(c.attr("window_left", 0));
       return run(attn::causal() | attn::sliding_window(left, std::numeric_limits<Index>::max()));
     }
@@ -135,13 +135,13 @@ void run_scaled_dot_product(const Case& c) {
   });
 }
 
-/// The cases have underscores where PyTorch's names have dots.
+/// The cases use underscores where PyTorch's names have dots.
 std::string case_name(std::string parameter) {
   std::replace(parameter.begin(), parameter.end(), '.', '_');
   return parameter;
 }
 
-/// All gradients of a case; `keys` and `values` may be the query itself.
+/// Checks all gradients of a case; `keys` and `values` may be the query itself.
 template <class T, class M>
 void expect_gradients(const Case& c, attn::MultiHeadAttention<T>& layer, const attn::Tensor<T, 3>& q,
                       const attn::Tensor<T, 3>& keys, const attn::Tensor<T, 3>& values, const M& mods) {
@@ -209,7 +209,7 @@ void run_multi_head(const Case& c) {
     };
     check(k, v);
     expect_gradients(c, layer, q, k, v, mods);
-    if (!c.has("key")) {  // the same object, so that the projections are one product
+    if (!c.has("key")) {  // self-attention: the same object, so that the projections are computed as one product
       check(q, q);
       expect_gradients(c, layer, q, q, q, mods);
     }

@@ -1,4 +1,4 @@
-// The weights tile by tile are those of the definition, and so is what is summed up of them.
+// Weights computed tile by tile match the definition, and so do sums over them.
 #include "attn/attention_weights.h"
 #include "attn/mods.h"
 
@@ -36,7 +36,7 @@ struct Case {
 
 constexpr Sizes kSizes{2, 4, 2, 70, 150, 16, 8};
 
-TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
+TEST(Weights, AllTilesMatchTheDefinition) {
   Random random(1);
   Sample sample;
   for (Index q_len : {1, 3, 70})
@@ -44,7 +44,7 @@ TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
       if (!sample.takes_next()) return;
       SCOPED_TRACE(row.name + sample.text());
       const Case<float> c({2, 4, 2, q_len, 150, 16, 8}, row.mod, random, q_len == 3 ? Layout::bhsd : Layout::bshd);
-      // A weight is e^(score - lse): it errs by a few roundings of these.
+      // A weight is e^(score - lse): its error is a few roundings of these.
       float largest = 0;
       for (Index i = 0; i < c.lse.size(); ++i)
         if (std::isfinite(c.lse.data()[i])) largest = std::max(largest, std::abs(c.lse.data()[i]));
@@ -56,7 +56,7 @@ TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
     });
 }
 
-TEST(Weights, TilesOfAHeadComeInOrderAndOnce) {
+TEST(Weights, TilesOfAHeadAreVisitedOnceAndInOrder) {
   Random random(2);
   const Case<double> c(kSizes, causal(), random);
   std::mutex mutex;
@@ -87,7 +87,7 @@ TEST(Weights, MassIsTheSumOverQueries) {
       for (Index j = 0; j < 150; ++j) EXPECT_NEAR(mass(b, h, j), c.expected.matrix(b, h).col(j).sum(), 1e-13);
 }
 
-TEST(Weights, EntropyIsThatOfEachRow) {
+TEST(Weights, EntropyMatchesTheDefinition) {
   Random random(4);
   const auto mods = causal() | mask_mod([](auto p) { return p.q % 5 != 0; });
   const Case<double> c(kSizes, mods, random);
@@ -101,12 +101,12 @@ TEST(Weights, EntropyIsThatOfEachRow) {
           if (const double w = c.expected(b, h, i, j); w > 0) expected -= w * std::log(w);
         EXPECT_NEAR(sums(b, h, i), expected, 1e-13);
       }
-  // By hand: four keys alike.
+  // By hand: four equal keys.
   const Eigen::MatrixXf q = Eigen::MatrixXf::Zero(1, 2), k = Eigen::MatrixXf::Random(4, 2);
   EXPECT_NEAR(entropy(q, k, attention(q, k, k).lse)(0, 0, 0), std::log(4.0f), 1e-6);
 }
 
-TEST(Weights, TheLargestInDescendingOrder) {
+TEST(Weights, TopKWeightsAreInDescendingOrder) {
   Random random(5);
   const Case<double> c(kSizes, causal(), random);
   for (Index count : {0, 1, 3, 200}) {
@@ -126,7 +126,7 @@ TEST(Weights, TheLargestInDescendingOrder) {
   }
 }
 
-TEST(Weights, OfMatricesAndNothing) {
+TEST(Weights, MatricesAndSizesOfZero) {
   const Eigen::MatrixXf q = Eigen::MatrixXf::Random(5, 4), k = Eigen::MatrixXf::Random(9, 4);
   const auto mass = attention_mass(q, k, attention(q, k, k).lse);
   EXPECT_EQ(mass.shape(), (Shape<3>{1, 1, 9}));
@@ -140,8 +140,8 @@ TEST(Weights, OfMatricesAndNothing) {
   EXPECT_EQ(top_k_weights(q, none, attention(q, none, none).lse, 2).keys(0, 0, 4, 1), -1);
 }
 
-// A key of NaN makes NaN of the rows that keep it, and of no other, also in one tile with them.
-TEST(Weights, NaNStaysWithTheRowsThatKeepIt) {
+// A NaN in a key affects only the rows that keep it, even within one tile.
+TEST(Weights, NaNAffectsOnlyRowsThatKeepIt) {
   constexpr Index kPoisoned = 40;
   const Eigen::MatrixXd q = Eigen::MatrixXd::Random(70, 4);
   Eigen::MatrixXd k = Eigen::MatrixXd::Random(70, 4);

@@ -1,5 +1,5 @@
-// Files of parameters that are broken or forged: an error that names the file, never a crash, and never memory that the
-// file does not account for.
+// Broken or forged parameter files: an error that names the file, never a crash, and never more memory than the file's
+// size justifies.
 #include <cstdint>
 #include <iterator>
 #include <sstream>
@@ -32,8 +32,8 @@ TEST_F(NnBrokenSafeTensors, HeaderLengths) {
   }
 }
 
-/// Headers that are no header, each with the 8 bytes of kData behind it.
-TEST_F(NnBrokenSafeTensors, HeadersThatAreNone) {
+/// Invalid headers, each followed by the 8 bytes of kData.
+TEST_F(NnBrokenSafeTensors, InvalidHeaders) {
   const std::string a = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   for (const std::string& header : std::vector<std::string>{"",
                                                             " ",
@@ -60,7 +60,7 @@ TEST_F(NnBrokenSafeTensors, HeadersThatAreNone) {
   }
 }
 
-/// Values inside values, all of them closed: reading them must not call itself for each.
+/// Deeply nested values, properly closed: reading them must not recurse.
 TEST_F(NnBrokenSafeTensors, NestedDeeply) {
   const auto repeated = [](const std::string& part, std::size_t count) {
     std::string all;
@@ -78,7 +78,7 @@ TEST_F(NnBrokenSafeTensors, NestedDeeply) {
         EXPECT_NE(error(path()), "") << levels << " levels, " << header.substr(0, 40);
       }
   }
-  // What nobody reads beside what is read: not followed either.
+  // Unknown members are not descended into either.
   const std::string begin = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":)";
   write(begin + "[0]}}", kData);
   EXPECT_EQ(error(path()), "");
@@ -88,20 +88,20 @@ TEST_F(NnBrokenSafeTensors, NestedDeeply) {
   }
 }
 
-/// Numbers that the file accounts for, although no disk holds them: none is read before the model wants them.
-TEST_F(NnBrokenSafeTensors, AFileOfATerabyteThatIsEmpty) {
+/// A sparse file of a terabyte: no data is read before the shapes are compared with the model's.
+TEST_F(NnBrokenSafeTensors, SparseFileOfATerabyte) {
   constexpr std::uint64_t kBytes = std::uint64_t(1) << 40;
   write(R"({"a":{"dtype":"F32","shape":[)" + std::to_string(kBytes / 4) + R"(],"data_offsets":[0,)" +
             std::to_string(kBytes) + "]}}",
         "");
   std::error_code none;
   fs::resize_file(path(), fs::file_size(path()) + kBytes, none);
-  if (none) GTEST_SKIP() << "files here have no holes: " << none.message();
+  if (none) GTEST_SKIP() << "no sparse files on this file system: " << none.message();
   const auto taken = attn::test::allocations_of([&] {
     try {
       const SafeTensors opened(path());
       opened.load(parameters_of(wanted_));
-      ADD_FAILURE() << "it was loaded";
+      ADD_FAILURE() << "the file was loaded";
     } catch (const FileError& e) {
       EXPECT_NE(std::string(e.what()).find("the model needs [2]"), std::string::npos) << e.what();
     }
@@ -114,8 +114,8 @@ std::vector<std::string> words(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-/// One tensor whose description is wrong: dtype, shape, offsets.
-TEST_F(NnBrokenSafeTensors, DescriptionsThatDoNotFit) {
+/// One tensor with a wrong dtype, shape or offsets.
+TEST_F(NnBrokenSafeTensors, InvalidDescriptions) {
   const auto refused = [&](const std::string& dtype, const std::string& shape, const std::string& offsets) {
     const std::string header =
         R"({"a":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
@@ -142,7 +142,7 @@ TEST_F(NnBrokenSafeTensors, DescriptionsThatDoNotFit) {
   }
 }
 
-/// Two tensors of 4 bytes, or of others, that must fill 8 without overlap.
+/// Two tensors, of 4 bytes or other sizes, that must fill 8 bytes without overlap.
 TEST_F(NnBrokenSafeTensors, TensorsThatOverlapOrLeaveGaps) {
   wanted_ = {{"a", {1}, {0}}, {"b", {1}, {0}}};
   const auto file_of = [&](const std::string& first, const std::string& second) {
@@ -162,13 +162,13 @@ TEST_F(NnBrokenSafeTensors, TensorsThatOverlapOrLeaveGaps) {
       R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
       kData + "1234");
   expect_error("gaps");
-  // Tensors without numbers must lie in the file too.
+  // Empty tensors must be within the file too.
   wanted_ = {{"a", {2}, {0, 0}}, {"e", {0}, {}}};
   write(R"({"e":{"dtype":"F32","shape":[0],"data_offsets":[99,99]},)" + kHeader.substr(1), kData);
   EXPECT_NE(error(path()), "");
 }
 
-TEST_F(NnBrokenSafeTensors, NamesThatOccurTwice) {
+TEST_F(NnBrokenSafeTensors, DuplicateNames) {
   const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   const std::string half = R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
   for (const std::string& header :
@@ -181,8 +181,8 @@ TEST_F(NnBrokenSafeTensors, NamesThatOccurTwice) {
   }
 }
 
-/// What a file says of itself is shown on one line, and not all of it.
-TEST_F(NnBrokenSafeTensors, NamesThatAreNoNames) {
+/// Text from a file is printed on one line and shortened.
+TEST_F(NnBrokenSafeTensors, StrangeNames) {
   const std::string name = R"("\n\u001b[31m)" + std::string(1000, 'x') + "\":";
   for (const std::string& description :
        words(R"("dtype":"F32","shape":[2],"data_offsets":[0,8] "dtype":"F\n","shape":[2],"data_offsets":[0,8])"
@@ -197,7 +197,7 @@ TEST_F(NnBrokenSafeTensors, NamesThatAreNoNames) {
   }
 }
 
-TEST_F(NnBrokenSafeTensors, MetadataThatIsNoTexts) {
+TEST_F(NnBrokenSafeTensors, MetadataThatIsNotText) {
   for (const char* metadata :
        {"7", "null", "[]", "\"text\"", R"({"k":7})", R"({"k":null})", R"({"k":{}})", R"([["k","v"]])"}) {
     write(R"({"__metadata__":)" + std::string(metadata) + "," + kHeader.substr(1), kData);
@@ -205,32 +205,32 @@ TEST_F(NnBrokenSafeTensors, MetadataThatIsNoTexts) {
   }
 }
 
-TEST_F(NnBrokenSafeTensors, OtherParametersThanTheModels) {
+TEST_F(NnBrokenSafeTensors, ParametersThatDifferFromTheModels) {
   write(kHeader, kData);
   wanted_ = {{"b", {2}, {0, 0}}};
   expect_error("b is missing");
   wanted_ = {{"a", {1, 2}, {0, 0}}};
-  expect_error("a has shape [2], the model needs [1,2]");
+  expect_error("a has shape [2], but the model needs [1,2]");
   wanted_ = {};
   expect_error("a is not a parameter of the model");
 }
 
-TEST_F(NnBrokenSafeTensors, NumbersThatAreNotFinite) {
+TEST_F(NnBrokenSafeTensors, NonFiniteValues) {
   for (const char* number : {"\x00\x00\xc0\x7f", "\x00\x00\x80\x7f", "\x00\x00\x80\xff", "\x01\x00\x80\xff"}) {
     write(kHeader, kData.substr(0, 4) + std::string(number, 4));
-    expect_error("a has a number that is not finite");
+    expect_error("a has a value that is not finite");
   }
 }
 
-TEST_F(NnBrokenSafeTensors, WhatIsNoFile) {
+TEST_F(NnBrokenSafeTensors, PathsThatAreNotFiles) {
   EXPECT_NE(error(folder_), "");
   EXPECT_NE(error(path("missing")), "");
   EXPECT_NE(error(path("missing/below")), "");
-  EXPECT_NE(error("/dev/zero"), "") << "which would never end";
+  EXPECT_NE(error("/dev/zero"), "") << "reading it would never end";
   EXPECT_NE(error(""), "");
 }
 
-/// Bits that flip and bytes that come or go: an error that names the file, or a tensor that was read.
+/// Flipped bits and inserted or erased bytes: an error that names the file, or a loaded tensor.
 TEST_F(NnBrokenSafeTensors, Damaged) {
   write(kHeader, kData);
   const std::string whole = read();
@@ -257,7 +257,7 @@ TEST_F(NnBrokenSafeTensors, Damaged) {
     refused += error(path()).empty() ? 0 : 1;
   }
   EXPECT_GT(refused, 400);
-  EXPECT_LT(refused, 600) << "numbers may change";
+  EXPECT_LT(refused, 600) << "some trials damage only values";
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace nn::test {
 
-/// The derivative of loss() with respect to x by the central difference of fourth order.
+/// The derivative of loss() with respect to x by the fourth-order central difference.
 template <class Loss>
 double central_difference(double& x, const Loss& loss) {
   constexpr double kStep = 1e-4;
@@ -22,12 +22,13 @@ double central_difference(double& x, const Loss& loss) {
   return derivative;
 }
 
-/// How far a gradient may lie from the central difference, as a part of the tensor's largest gradient or of 1. The
-/// difference errs by step^4 / 30 of the fifth derivative, 3e-18, and by the roundings of a loss of about 10 over the
-/// step, 2e-11 where a few dozen of them meet; a term that is left out is off by a thousandth at least.
+/// Allowed difference between a gradient and the central difference, relative to 1 plus the tensor's largest gradient.
+/// The central difference has a truncation error of step^4 / 30 times the fifth derivative, about 3e-18, and a rounding
+/// error of that of the loss (about 10, a few dozen roundings) divided by the step, about 2e-11. A missing term causes
+/// an error of at least a thousandth.
 constexpr double kTolerance = 1e-8;
 
-/// Checks up to kEntries numbers of a tensor, drawn anew for each tensor, and that whose gradient is largest.
+/// Checks up to kEntries random elements of a tensor, and the one with the largest gradient.
 template <class Loss>
 void expect_derivatives(const std::string& name, std::span<double> values, std::span<const double> gradient,
                         Random& random, const Loss& loss) {
@@ -41,13 +42,13 @@ void expect_derivatives(const std::string& name, std::span<double> values, std::
   entries.push_back(largest);
   for (std::size_t i = 0; i < std::min(kEntries, values.size()); ++i)
     entries.push_back(values.size() <= kEntries ? i : static_cast<std::size_t>(random.below(std::ssize(values))));
-  EXPECT_GT(std::abs(gradient[largest]), 1e-3) << name << ": a gradient of nothing but zeros shows nothing";
+  EXPECT_GT(std::abs(gradient[largest]), 1e-3) << name << ": a gradient of zeros would test nothing";
   for (const std::size_t i : entries)
     ASSERT_NEAR(gradient[i], central_difference(values[i], loss), kTolerance * (1 + std::abs(gradient[largest])))
-        << name << ", number " << i;
+        << name << ", element " << i;
 }
 
-/// An input that is differentiated too, and where the test puts its gradient.
+/// An input that is also differentiated, and the location of its gradient.
 struct Input {
   std::string name;
   States<double>* values;
@@ -58,15 +59,15 @@ struct NoParameters {
   void visit(const std::string&, const Visitor<double>&) {}
 };
 
-/// The gradients of inputs and of every parameter, for the loss sum(direction * forward()). backward(direction) puts
-/// those of the inputs where `inputs` say.
+/// Checks the gradients of the inputs and of every parameter, for the loss sum(direction * forward()).
+/// backward(direction) writes those of the inputs to the locations in `inputs`.
 template <class Model>
 void expect_gradients(Model& model, const std::vector<Input>& inputs, const std::function<States<double>()>& forward,
                       const std::function<void(const States<double>&)>& backward) {
   Random random(20240607);
   States<double> out = forward();
   const States<double> direction = normal_states<double>(out.shape(), random);
-  backward(direction);  // only now do all parameters have gradients
+  backward(direction);  // allocates the gradients of all parameters
   zero_gradients<double>(model);
   forward();
   backward(direction);
@@ -81,7 +82,7 @@ void expect_gradients(Model& model, const std::vector<Input>& inputs, const std:
     once.emplace_back(p.gradient.begin(), p.gradient.end());
     expect_derivatives(p.name, p.values, p.gradient, random, loss);
   }
-  // A second call adds the same again.
+  // A second call accumulates the same gradients again.
   forward();
   backward(direction);
   std::size_t tensor = 0;

@@ -1,5 +1,5 @@
-// Models at use: the same results as in training, token by token with caches as at once, with padding as without it,
-// and for any number of threads.
+// Inference gives the same results as training, whether tokens are fed one by one with caches or all at once, with or
+// without padding, and with any number of threads.
 #include "adamw.h"
 #include "cross_entropy.h"
 #include "encoder.h"
@@ -11,7 +11,7 @@
 namespace nn::test {
 namespace {
 
-/// Sums in another order differ by a few roundings of logits of a few units.
+/// Summing in another order changes the logits, which are small, by a few roundings.
 constexpr double kRounding = 1e-12;
 
 Gpt<double> gpt(double dropout = 0) {
@@ -33,7 +33,7 @@ Encoder<double> encoder() {
   return model;
 }
 
-TEST(NnModels, ForwardIsTheModel) {
+TEST(NnModels, ForwardMatchesInference) {
   Random random(7);
   const Tokens a = random_tokens(3, 9, 11, random), b = random_tokens(3, 8, 13, random);
   Gpt<double> g = gpt();
@@ -46,7 +46,7 @@ TEST(NnModels, ForwardIsTheModel) {
   }
 }
 
-TEST(NnModels, DropoutIsForTrainingAlone) {
+TEST(NnModels, DropoutAppliesOnlyInTraining) {
   Random random(8);
   const Tokens a = random_tokens(2, 9, 11, random);
   Gpt<double> with = gpt(0.5), without = gpt();
@@ -72,7 +72,7 @@ void expect_chunks(const Tokens& tokens, const States<double>& whole, const std:
 
 const std::vector<std::vector<Index>> kChunks{{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {12}, {5, 1, 1, 4, 1}, {1, 11}};
 
-TEST(NnModels, GptGoesOnFromItsCaches) {
+TEST(NnModels, GptContinuesFromCaches) {
   Random random(9);
   const Gpt<double> model = gpt();
   const Tokens tokens = random_tokens(2, 12, 11, random);
@@ -83,7 +83,7 @@ TEST(NnModels, GptGoesOnFromItsCaches) {
   }
 }
 
-TEST(NnModels, GptEndsAtItsContext) {
+TEST(NnModels, GptRefusesTokensPastItsContext) {
   const Gpt<double> model = gpt();
   EXPECT_NO_THROW(model(Tokens({1, 24})));
   EXPECT_THROW(model(Tokens({1, 25})), std::out_of_range);
@@ -95,7 +95,7 @@ TEST(NnModels, GptEndsAtItsContext) {
 }
 
 /// Targets longer than any source, and sources of different lengths.
-TEST(NnModels, TransformerGoesOnFromItsCaches) {
+TEST(NnModels, TransformerContinuesFromCaches) {
   Random random(10);
   for (const bool norm_first : {true, false}) {
     const Transformer<double> model = transformer(norm_first);
@@ -109,7 +109,7 @@ TEST(NnModels, TransformerGoesOnFromItsCaches) {
   }
 }
 
-/// Beams: several targets of each source, one behind the other, are what they are with copies of the source.
+/// Beams: several consecutive targets that share a source give the same results as with a copy of the source for each.
 TEST(NnModels, SeveralTargetsShareASource) {
   Random random(19);
   const Transformer<double> model = transformer();
@@ -121,7 +121,7 @@ TEST(NnModels, SeveralTargetsShareASource) {
   expect_chunks(targets, whole, {2, 1, 1, 1}, [&](const Tokens& some) { return model.next(some, caches); });
 }
 
-/// Of one sequence, the first `len` tokens.
+/// The first `len` tokens of a sequence.
 States<double> head_of(const States<double>& x, Index sequence, Index len) {
   States<double> part({1, len, x.dim(2)});
   std::copy_n(&x(sequence, 0, 0), part.size(), part.data());
@@ -133,7 +133,7 @@ TEST(NnModels, PaddingChangesNothing) {
   const Encoder<double> model = encoder();
   const std::vector<Index> lengths{3, 9, 6};
   const Tokens tokens = random_tokens(3, 9, 11, random);
-  Tokens others = tokens;  // behind the ends
+  Tokens others = tokens;  // different padding
   for (Index b = 0; b < 3; ++b)
     for (Index i = lengths[static_cast<std::size_t>(b)]; i < 9; ++i) others(b, i) = (tokens(b, i) + 1) % 11;
   const States<double> logits = model(tokens, lengths), other_logits = model(others, lengths);
@@ -157,9 +157,9 @@ TEST(NnModels, PaddingOfSourcesChangesNothing) {
   const States<double> alone = model(columns_of(sources, 0, 3), {3, 3}, targets);
   const States<double> padded = model(sources, lengths, targets);
   EXPECT_LE(largest_difference(head_of(alone, 0, 5), head_of(padded, 0, 5)), kRounding);
-  EXPECT_GT(largest_difference(head_of(alone, 1, 5), head_of(padded, 1, 5)), 1e-3) << "that is no padding";
+  EXPECT_GT(largest_difference(head_of(alone, 1, 5), head_of(padded, 1, 5)), 1e-3) << "those tokens are not padding";
 
-  // Nor do its vectors learn: no other token has number 10.
+  // Padding's embedding gets no gradient: only padding has token 10.
   Tokens marked = sources;
   for (Index i = 0; i < marked.size(); ++i) marked.data()[i] %= 10;
   for (Index i = 3; i < 9; ++i) marked(0, i) = 10;
@@ -170,7 +170,7 @@ TEST(NnModels, PaddingOfSourcesChangesNothing) {
   for (std::size_t f = 0; f < 16; ++f) EXPECT_EQ(table.gradient[10 * 16 + f], 0);
 }
 
-/// Targets are padded at their ends: what stands there changes no logits before, and with ignored targets no gradient.
+/// Trailing padding of targets changes no earlier logits, and with ignored targets no gradient.
 TEST(NnModels, PaddingOfTargetsChangesNothing) {
   Random random(13);
   const Tokens sources = random_tokens(2, 4, 11, random), targets = random_tokens(2, 6, 13, random);
@@ -193,7 +193,7 @@ TEST(NnModels, PaddingOfTargetsChangesNothing) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-13) << i;
 }
 
-TEST(NnModels, WeightsAreWhereQueriesLook) {
+TEST(NnModels, WeightsOfPaddingAndLaterTokensAreZero) {
   Random random(14);
   const Transformer<double> model = transformer();
   std::vector<Weights<double>> weights;
@@ -208,17 +208,17 @@ TEST(NnModels, WeightsAreWhereQueriesLook) {
         double sum = 0;
         for (Index j = 0; j < 7; ++j) sum += w(1, h, i, j);
         EXPECT_NEAR(sum, 1, 1e-12);
-        for (Index j = 3; j < 7; ++j) EXPECT_EQ(w(1, h, i, j), 0) << "of padding";
+        for (Index j = 3; j < 7; ++j) EXPECT_EQ(w(1, h, i, j), 0) << "a weight of padding";
       }
   }
   const Gpt<double> decoder = gpt();
   decoder(sources, &weights);
   ASSERT_EQ(weights.size(), 2u);
-  EXPECT_EQ(weights[1](0, 1, 3, 4), 0) << "of a later token";
+  EXPECT_EQ(weights[1](0, 1, 3, 4), 0) << "a weight of a later token";
   EXPECT_GT(weights[1](0, 1, 3, 3), 0);
 }
 
-/// The parameters after some steps of training, with sizes at which work is cut into several blocks.
+/// The parameters after some training steps, at sizes whose work is split into several blocks.
 template <class T, class Model, class Forward>
 std::vector<T> trained(Model model, int threads, const Tokens& targets, const Forward& forward) {
   set_threads(threads);

@@ -1,4 +1,4 @@
-// Central differences of attention, feed-forward networks and the layers that they form.
+// Gradients of attention, feed-forward networks and whole layers against central differences.
 #include "layers.h"
 #include "nn_central_differences.h"
 
@@ -21,7 +21,8 @@ TEST(NnGradients, SelfAttention) {
     }
 }
 
-/// Calls a backward() that adds to the memory's gradient with one that holds something already.
+/// Calls backward(gradient of the memory), which must accumulate, with a gradient that is not 0, and returns the amount
+/// added.
 template <class Backward>
 States<double> added(const States<double>& memory, const Backward& backward) {
   Random random(77);
@@ -48,7 +49,7 @@ TEST(NnGradients, CrossAttention) {
   }
 }
 
-/// Every choice that a configuration has.
+/// Configurations that cover every option.
 std::vector<LayerConfig> configs() {
   std::vector<LayerConfig> all;
   for (const bool norm_first : {true, false}) {
@@ -74,7 +75,7 @@ std::string name_of(const LayerConfig& c) {
   return std::to_string(c.heads) + " heads" + (c.norm_first ? ", norm first" : "");
 }
 
-/// The same numbers are dropped at each call.
+/// Makes each call drop the same elements.
 template <class Layer>
 void rewind_dropouts(Layer& layer) {
   layer.visit_dropouts([](Dropout<double>& dropout) { dropout.set_calls(5); });
@@ -132,8 +133,8 @@ TEST(NnGradients, DecoderLayer) {
     }
 }
 
-/// Dropout changes what is added to x, and neither x itself nor more than its share.
-TEST(NnDropout, OfALayerLeavesTheWayPast) {
+/// Dropout applies to the values added to x, not to x itself, and to the right fraction of them.
+TEST(NnDropout, OfALayerDoesNotChangeTheResidual) {
   Random random(11);
   EncoderLayer<double> layer({.features = 8, .heads = 2, .dropout = 0.5}, random);
   States<double> x = normal_states<double>({2, 30, 8}, random);
@@ -149,7 +150,7 @@ TEST(NnDropout, OfALayerLeavesTheWayPast) {
     else
       EXPECT_NEAR(added, 2 * all, 1e-12 * (1 + std::abs(all)));
   }
-  EXPECT_NEAR(static_cast<double>(zeros), 240, 55);  // five standard deviations of 480 coins
+  EXPECT_NEAR(static_cast<double>(zeros), 240, 55);  // five standard deviations of 480 coin flips
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The three models learn something small, each in about a second.
+// The three models learn a small task, each in about a second.
 #include "adamw.h"
 #include "cross_entropy.h"
 #include "encoder.h"
@@ -11,7 +11,8 @@
 namespace nn::test {
 namespace {
 
-/// Trains; loss(model) is that of one batch, and leaves the gradients of the model. Returns the mean of the last ten.
+/// Trains a model and returns the mean of the last ten losses. loss(model) returns the loss of a batch and computes the
+/// gradients.
 template <class Model, class Loss>
 double trained(Model& model, int steps, double rate, const Loss& loss) {
   AdamW<float> optimizer({.beta2 = 0.98});
@@ -28,15 +29,15 @@ double trained(Model& model, int steps, double rate, const Loss& loss) {
   return mean;
 }
 
-/// The token of the highest score.
+/// The token with the highest score.
 std::int32_t best_of(const States<float>& logits, Index sequence, Index at) {
   const float* const row = &logits(sequence, at, 0);
   return static_cast<std::int32_t>(std::max_element(row, row + logits.dim(2)) - row);
 }
 
-/// Texts of a toy language count up or down modulo 6 from any number; number 6 masks one. Which way they count is told
-/// by what stands on both sides.
-TEST(NnLearning, EncoderFillsInWhatIsMasked) {
+/// Sequences of a toy language count up or down modulo 6 from any number; token 6 masks one number. The neighbours on
+/// both sides show the direction.
+TEST(NnLearning, EncoderFillsInMaskedTokens) {
   constexpr Index kBatch = 16, kLen = 7;
   constexpr std::int32_t kMasked = 6;
   Encoder<float> model({.tokens = 7, .context = kLen, .layer = {.features = 32, .heads = 4}}, 1);
@@ -75,7 +76,8 @@ TEST(NnLearning, EncoderFillsInWhatIsMasked) {
     }
 }
 
-/// Sources of 1 … 5 digits are said backwards, then comes the end. Generated step by step.
+/// Each target is its source, 1 to 5 digits, in reverse order, followed by the end token. After training, targets are
+/// generated token by token.
 TEST(NnLearning, TransformerReverses) {
   constexpr Index kBatch = 32, kLongest = 5;
   constexpr std::int32_t kBegin = 10, kEnd = 11, kIgnored = CrossEntropy<float>::kIgnored;
@@ -110,7 +112,7 @@ TEST(NnLearning, TransformerReverses) {
     m.backward(criterion.backward());
     return of_batch;
   });
-  EXPECT_LT(loss, 0.1) << "guessing is above log 10, 2.3";
+  EXPECT_LT(loss, 0.1) << "guessing has a loss above log 10 = 2.3";
 
   const Batch unseen = draw();
   auto caches = model.encode(unseen.sources, unseen.lengths);
@@ -129,14 +131,14 @@ TEST(NnLearning, TransformerReverses) {
   EXPECT_GE(right * 20, all * 19) << right << " of " << all;
 }
 
-/// A text that repeats a sentence, of which each letter follows from those before.
+/// Encodes letters and spaces as tokens.
 Tokens text_of(const std::string& text) {
   Tokens tokens({1, static_cast<Index>(text.size())});
   std::transform(text.begin(), text.end(), tokens.data(), [](char c) { return c == ' ' ? 0 : c - 'a' + 1; });
   return tokens;
 }
 
-/// Trains with so many threads: the model, the loss, and what it writes after "the ".
+/// A model trained on the given number of threads, its loss, and its continuation of "the cat that".
 struct Writer {
   std::vector<float> parameters;
   double loss;
@@ -173,12 +175,12 @@ Writer writer(int threads) {
   return {all_values<float>(model), loss, written};
 }
 
-TEST(NnLearning, GptWritesWhatItRead) {
+TEST(NnLearning, GptReproducesItsText) {
   const Writer one = writer(1), two = writer(2);
-  EXPECT_LT(one.loss, 0.25) << "guessing is log 27, 3.3; the letter after \"the \" needs the context";
+  EXPECT_LT(one.loss, 0.25) << "guessing has a loss of log 27 = 3.3; the letter after \"the \" needs the context";
   EXPECT_EQ(one.text, " sat on the mat ate the rat ");
   EXPECT_EQ(one.loss, two.loss);
-  EXPECT_TRUE(one.parameters == two.parameters) << "not the same bits with two threads";
+  EXPECT_TRUE(one.parameters == two.parameters) << "differs with two threads";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Central differences of whole models, through their loss, for every parameter.
+// Gradients of whole models, through their loss, against central differences for every parameter.
 #include "cross_entropy.h"
 #include "encoder.h"
 #include "gpt.h"
@@ -78,7 +78,7 @@ TEST(NnGradients, Transformer) {
     }
 }
 
-/// The whole way from parameters to the loss that training takes.
+/// The whole computation from parameters to the training loss.
 TEST(NnGradients, OfTheLossOfAModel) {
   Transformer<double> model({.source_tokens = 7, .target_tokens = 9, .layer = {.features = 8, .heads = 2}}, 10);
   draw_parameters<double>(model, 11);

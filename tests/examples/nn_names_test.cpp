@@ -1,4 +1,4 @@
-// The names, shapes and order of all parameters: those of PyTorch, which checkpoints rely on.
+// The names, shapes and order of all parameters match PyTorch's, which checkpoints rely on.
 #include "encoder.h"
 #include "gpt.h"
 #include "nn_numbers.h"
@@ -96,7 +96,7 @@ TEST(NnNames, LayersWithoutBiases) {
   EXPECT_EQ(named(layer),
             (Named{"self_attn.in_proj_weight (12, 4)", "self_attn.out_proj.weight (4, 4)", "linear1.weight (12, 4)",
                    "linear2.weight (4, 6)", "norm1.weight (4)", "norm2.weight (4)"}));
-  FeedForward<float> wide({.features = 4}, random);  // four times as wide unless it is said
+  FeedForward<float> wide({.features = 4}, random);  // four times as wide by default
   EXPECT_EQ(named(wide),
             (Named{"linear1.weight (16, 4)", "linear1.bias (16)", "linear2.weight (4, 16)", "linear2.bias (4)"}));
 }
@@ -135,8 +135,8 @@ TEST(NnNames, Transformer) {
                                   {"decoder.norm.weight (4)", "decoder.norm.bias (4)"}}));
 }
 
-/// Training goes on through the gradients of the same parameters that it moves.
-TEST(NnNames, SpansStayWhereTheyAre) {
+/// Parameters and their gradients stay at the same addresses during training.
+TEST(NnNames, SpansStayValid) {
   Gpt<float> model({.tokens = 5, .context = 7, .layers = 1, .heads = 2, .features = 4}, 6);
   const auto before = parameters_of<float>(model);
   const States<float> logits = model.forward(tokens_of({{0, 1, 2}}));
@@ -153,20 +153,20 @@ TEST(NnNames, SpansStayWhereTheyAre) {
   }
 }
 
-/// The same seed gives the same model, another one another.
-TEST(NnNames, SeedsDrawInitialNumbers) {
+/// The seed determines the initial model.
+TEST(NnNames, SeedsDetermineInitialValues) {
   const GptConfig config{.tokens = 50, .context = 20, .layers = 2, .heads = 2, .features = 32, .bias = true};
   Gpt<float> a(config, 7), b(config, 7), c(config, 8);
   EXPECT_EQ(all_values<float>(a), all_values<float>(b));
   EXPECT_NE(all_values<float>(a), all_values<float>(c));
-  for (const Parameter<float>& p : parameters_of<float>(a)) {  // as GPT-2's
+  for (const Parameter<float>& p : parameters_of<float>(a)) {  // as in GPT-2
     double squares = 0;
     for (const float x : p.values) squares += static_cast<double>(x) * static_cast<double>(x);
     const double deviation = std::sqrt(squares / static_cast<double>(p.values.size()));
     const bool adds = p.name.ends_with("out_proj.weight") || p.name.ends_with("linear2.weight");
     if (p.shape.size() == 1)
       EXPECT_EQ(deviation, p.name.ends_with("weight") ? 1 : 0) << p.name;
-    else  // within five standard deviations of that of 640 numbers or more
+    else  // within five standard deviations for 640 values or more
       EXPECT_NEAR(deviation, adds ? 0.01 : 0.02, (adds ? 0.01 : 0.02) * 0.14) << p.name;
   }
 }

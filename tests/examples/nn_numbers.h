@@ -1,4 +1,4 @@
-// Numbers for the tests of examples/nn, and whether they are the same.
+// Random inputs and comparisons for the tests of examples/nn.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ States<T> normal_states(const attn::Shape<3>& shape, Random& random) {
   return x;
 }
 
-/// Rows of equal length.
+/// Tokens from rows of equal length.
 inline Tokens tokens_of(const std::vector<std::vector<std::int32_t>>& rows) {
   Tokens tokens({static_cast<Index>(rows.size()), static_cast<Index>(rows.front().size())});
   std::int32_t* to = tokens.data();
@@ -45,7 +45,7 @@ inline Tokens columns_of(const Tokens& tokens, Index first, Index last) {
   return part;
 }
 
-/// Biases start at 0 and weights of norms at 1, behind which mistakes hide: after this none of them are.
+/// Draws all parameters at random. Initial biases of 0 and norm weights of 1 would hide mistakes.
 template <class T, class Model>
 void draw_parameters(Model& model, std::uint64_t seed, double deviation = 0.5) {
   Random random(seed);
@@ -55,7 +55,7 @@ void draw_parameters(Model& model, std::uint64_t seed, double deviation = 0.5) {
   }
 }
 
-/// Masks for two sequences of `len` keys, among them one without any key.
+/// Masks for two sequences of `len` keys, including a sequence without any key.
 inline std::vector<Mask> masks_of(Index len) {
   return {{},
           {.causal = true},
@@ -70,7 +70,7 @@ inline std::string text_of(const Mask& mask) {
   return text;
 }
 
-/// Of all numbers; infinite if the shapes differ or one side alone is not finite.
+/// The largest difference between elements; infinite if the shapes differ or only one side is not finite.
 template <class T, int Rank>
 double largest_difference(const attn::Tensor<T, Rank>& a, const attn::Tensor<T, Rank>& b) {
   if (a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
@@ -87,7 +87,7 @@ bool same_bits(const attn::Tensor<T, Rank>& a, const attn::Tensor<T, Rank>& b) {
   return a.shape() == b.shape() && std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0;
 }
 
-/// All values of a model, one behind the other.
+/// All values of a model, concatenated.
 template <class T, class Model>
 std::vector<T> all_values(Model& model) {
   std::vector<T> all;

@@ -1,4 +1,4 @@
-// AdamW, clipping and the schedule against PyTorch's formulas, and positions against values by hand.
+// AdamW, clipping and the schedule against PyTorch's formulas, and positions against results by hand.
 #include "adamw.h"
 #include "embedding.h"
 #include "nn_numbers.h"
@@ -9,7 +9,7 @@
 namespace nn::test {
 namespace {
 
-/// A weight and a bias without a layer.
+/// A model with a weight and a bias.
 struct Two {
   Learned<double, 2> weight{{3, 5}};
   Learned<double, 1> bias{{7}};
@@ -28,8 +28,8 @@ void draw_gradients(const std::vector<Parameter<double>>& parameters, Random& ra
     for (double& g : p.gradient) g = random.normal();
 }
 
-/// Gradients of many sizes, and one that is 0 for a while, whose second moment is then small.
-TEST(NnAdamW, IsPyTorchs) {
+/// Gradients of many magnitudes, and one that is 0 for some steps, so that its second moment becomes small.
+TEST(NnAdamW, MatchesPyTorch) {
   for (const AdamWConfig& config :
        {AdamWConfig{}, AdamWConfig{.beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.3},
         AdamWConfig{.weight_decay = 0}}) {
@@ -59,13 +59,13 @@ TEST(NnAdamW, IsPyTorchs) {
       for (std::size_t i = 0; i < 2; ++i)
         for (std::size_t j = 0; j < want[i].size(); ++j)
           ASSERT_NEAR(parameters[i].values[j], want[i][j], 1e-12 * (1 + std::abs(want[i][j])))
-              << parameters[i].name << ", number " << j << " after step " << step;
+              << parameters[i].name << ", element " << j << " after step " << step;
     }
     EXPECT_EQ(optimizer.steps(), 8);
   }
 }
 
-/// The first step is the learning rate, whatever the gradient, with the decay on top.
+/// The first step equals the learning rate for any gradient, plus the decay.
 TEST(NnAdamW, FirstStepByHand) {
   Two model(3);
   const auto parameters = parameters_of<double>(model);
@@ -77,8 +77,8 @@ TEST(NnAdamW, FirstStepByHand) {
   for (std::size_t i = 0; i < bias.size(); ++i) EXPECT_NEAR(parameters[1].values[i], bias[i] + 0.01, 1e-12);
 }
 
-/// Moments and steps are all that a checkpoint needs: training goes on with the same bits.
-TEST(NnAdamW, GoesOnFromItsMoments) {
+/// Moments and the number of steps suffice for a checkpoint: training continues with the same bits.
+TEST(NnAdamW, ContinuesFromItsMoments) {
   Two model(4), other(5);
   const auto parameters = parameters_of<double>(model), others = parameters_of<double>(other);
   AdamW<double> optimizer, resumed;
@@ -112,14 +112,14 @@ TEST(NnAdamW, GoesOnFromItsMoments) {
   EXPECT_EQ(all_values<double>(model), all_values<double>(other));
 }
 
-TEST(NnAdamW, LeavesWhatHasNoGradient) {
+TEST(NnAdamW, SkipsParametersWithoutGradient) {
   std::vector<double> values{1, 2};
   AdamW<double> optimizer;
   optimizer.step({{"still", {1, 2}, values, {}}}, 0.1);
   EXPECT_EQ(values, (std::vector<double>{1, 2}));
 }
 
-TEST(NnClip, IsPyTorchs) {
+TEST(NnClip, MatchesPyTorch) {
   Two model(7);
   const auto parameters = parameters_of<double>(model);
   Random random(8);
@@ -130,12 +130,12 @@ TEST(NnClip, IsPyTorchs) {
   for (std::size_t i = 0; i < 2; ++i)
     for (std::size_t j = 0; j < want[i].size(); ++j) ASSERT_NEAR(parameters[i].gradient[j], want[i][j], 1e-14);
   EXPECT_NEAR(clip_grad_norm(parameters, 0.7), 0.7, 1e-12);
-  EXPECT_NEAR(clip_grad_norm(parameters, 5), 0.7, 1e-12) << "short ones stay";
+  EXPECT_NEAR(clip_grad_norm(parameters, 5), 0.7, 1e-12) << "shorter gradients are not scaled";
   EXPECT_NEAR(clip_grad_norm(parameters, 5), 0.7, 1e-12);
 }
 
-/// Numbers of several blocks, some parameters without gradients.
-TEST(NnClip, AddsUpAllBlocks) {
+/// Parameters of several blocks, some of them without gradients.
+TEST(NnClip, SumsAllBlocks) {
   std::vector<double> values(20000, 0), gradient(20000, 3), few{4};
   const std::vector<Parameter<double>> parameters{
       {"many", {20000}, values, gradient}, {"none", {20000}, values, {}}, {"one", {1}, few, few}};
@@ -147,7 +147,7 @@ TEST(NnSchedule, ByHand) {
   const CosineSchedule rate{.highest = 1, .lowest = 0.1, .warm_up = 4, .decay_steps = 14};
   for (Index i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(rate(i), 0.2 * static_cast<double>(i + 1)) << i;
   EXPECT_DOUBLE_EQ(rate(4), 1);
-  EXPECT_NEAR(rate(9), 0.55, 1e-15);  // half of the way
+  EXPECT_NEAR(rate(9), 0.55, 1e-15);  // halfway
   EXPECT_NEAR(rate(5), 0.1 + 0.45 * (1 + std::cos(std::acos(-1.0) / 10)), 1e-15);
   EXPECT_GT(rate(13), 0.1);
   for (const Index step : {14, 15, 1000}) EXPECT_DOUBLE_EQ(rate(step), 0.1) << step;
@@ -177,7 +177,7 @@ TEST(NnPositions, SinesByHand) {
   EXPECT_EQ(odd(0, 0, 2), 0);
 }
 
-TEST(NnPositions, LearnedOnesStandBehindTheFirst) {
+TEST(NnPositions, LearnedOnesBeginAtTheGivenPosition) {
   Random random(9);
   LearnedPositions<double> positions(5, 2, 1, random);
   const auto table = parameters_of<double>(positions).front().values;
@@ -190,7 +190,7 @@ TEST(NnPositions, LearnedOnesStandBehindTheFirst) {
   EXPECT_THROW(positions.add_to(x, -1), std::out_of_range);
 }
 
-TEST(NnRandom, IsTheSameEverywhere) {
+TEST(NnRandom, MatchesThePublishedSequence) {
   Random random(1234567);  // the first numbers of the generator's published sequence
   EXPECT_EQ(random.bits(), 6457827717110365317u);
   EXPECT_EQ(random.bits(), 3203168211198807973u);
@@ -205,7 +205,7 @@ TEST(NnRandom, IsTheSameEverywhere) {
     ASSERT_TRUE(below >= 0 && below < 3);
   }
   EXPECT_NEAR(sum, 0, 0.05);      // five standard deviations
-  EXPECT_NEAR(squares, 1, 0.07);  // and here
+  EXPECT_NEAR(squares, 1, 0.07);  // likewise
 }
 
 }  // namespace

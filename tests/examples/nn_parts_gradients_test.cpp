@@ -1,4 +1,5 @@
-// Central differences of what stands around attention: linear layers, norms, activations, tables, dropout, the loss.
+// Gradients of the parts other than attention against central differences: linear layers, norms, activations,
+// embeddings, dropout, the loss.
 #include "activation.h"
 #include "cross_entropy.h"
 #include "dropout.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr attn::Shape<3> kShape{2, 5, 6};
 
-/// A layer that is called with states alone.
+/// Checks a layer whose only input is states.
 template <class Layer>
 void expect_layer_gradients(Layer layer, const attn::Shape<3>& shape = kShape) {
   Random random(3);
@@ -35,7 +36,7 @@ TEST(NnGradients, Linear) {
 TEST(NnGradients, Norm) {
   for (const NormKind kind : {NormKind::layer, NormKind::layer_without_bias, NormKind::rms}) {
     expect_layer_gradients(Norm<double>(6, kind));
-    expect_layer_gradients(Norm<double>(6, kind, 0.7));         // an epsilon that is seen
+    expect_layer_gradients(Norm<double>(6, kind, 0.7));         // an epsilon large enough to matter
     expect_layer_gradients(Norm<double>(6, kind), {3, 41, 6});  // rows of several blocks
   }
 }
@@ -45,12 +46,12 @@ struct Activated : Activation<double>, NoParameters {
 };
 
 TEST(NnGradients, Activations) {
-  // None of the numbers drawn lies within two steps of 0, where the ReLU has no derivative.
+  // None of the drawn values is within two steps of 0, where ReLU has no derivative.
   for (const auto kind : {ActivationKind::relu, ActivationKind::gelu, ActivationKind::swiglu})
     expect_layer_gradients(Activated(kind));
 }
 
-/// Far from 0 they are 0 on one side and a straight line on the other, without overflow.
+/// Far from 0, activations are 0 on one side and linear on the other, without overflow.
 TEST(NnGradients, ActivationsOfLargeNumbers) {
   for (const auto kind : {ActivationKind::relu, ActivationKind::gelu, ActivationKind::swiglu})
     for (const double large : {50.0, 1e4, 1e100}) {
@@ -71,7 +72,7 @@ TEST(NnGradients, ActivationsOfLargeNumbers) {
 TEST(NnGradients, Embedding) {
   Random random(5);
   Embedding<double> embedding(7, 4, 1, random);
-  const Tokens tokens = tokens_of({{3, 0, 3}, {6, 3, 0}});  // some more than once, some never
+  const Tokens tokens = tokens_of({{3, 0, 3}, {6, 3, 0}});  // some repeated, some unused
   expect_gradients(
       embedding, {}, [&] { return embedding.forward(tokens); },
       [&](const States<double>& grad) { embedding.backward(grad); });
@@ -86,7 +87,7 @@ TEST(NnGradients, EmbeddingAsOutputLayer) {
       [&](const States<double>& grad) { grad_x = embedding.backward_project(grad); });
 }
 
-/// Input and output layer at once: both add to the gradient of the one table.
+/// Tied input and output layers: both add to the gradient of the shared table.
 TEST(NnGradients, EmbeddingTied) {
   Random random(7);
   Embedding<double> embedding(7, 4, 1, random);
@@ -125,12 +126,12 @@ TEST(NnGradients, CrossEntropy) {
     const auto size = static_cast<std::size_t>(logits.size());
     expect_derivatives("logits", {logits.data(), size}, {grad.data(), size}, random,
                        [&] { return loss.forward(logits, targets); });
-    for (Index f = 0; f < 5; ++f) EXPECT_EQ(grad(0, 1, f), 0) << "of a target that does not count";
+    for (Index f = 0; f < 5; ++f) EXPECT_EQ(grad(0, 1, f), 0) << "the gradient of an ignored target";
     EXPECT_NEAR(loss(logits, targets), loss.forward(logits, targets), 0);
   }
 }
 
-TEST(NnGradients, CrossEntropyOfNothing) {
+TEST(NnGradients, CrossEntropyWithoutTargets) {
   Random random(10);
   CrossEntropy<double> loss(0.1);
   EXPECT_EQ(loss.forward(normal_states<double>({1, 3, 5}, random), tokens_of({{-1, -1, -1}})), 0);
@@ -138,7 +139,7 @@ TEST(NnGradients, CrossEntropyOfNothing) {
   EXPECT_TRUE(same_bits(grad, States<double>({1, 3, 5})));
 }
 
-TEST(NnGradients, CrossEntropyRefusesWhatIsNoToken) {
+TEST(NnGradients, CrossEntropyRefusesInvalidTargets) {
   CrossEntropy<double> loss;
   const States<double> logits({1, 2, 5});
   EXPECT_THROW(loss(logits, tokens_of({{0, 5}})), std::out_of_range);
@@ -147,7 +148,7 @@ TEST(NnGradients, CrossEntropyRefusesWhatIsNoToken) {
   EXPECT_THROW(loss(logits, tokens_of({{0}, {1}})), std::invalid_argument);
 }
 
-/// Logits far apart and large must not overflow.
+/// Large logits that are far apart must not overflow.
 TEST(NnGradients, CrossEntropyOfLargeLogits) {
   CrossEntropy<double> loss;
   States<double> logits({1, 1, 3});
@@ -161,7 +162,7 @@ TEST(NnGradients, CrossEntropyOfLargeLogits) {
   EXPECT_EQ(grad(0, 0, 2), 0);
 }
 
-TEST(NnDropout, ScalesWhatItKeeps) {
+TEST(NnDropout, ScalesKeptValues) {
   for (const double rate : {0.1, 0.5, 0.875}) {
     Dropout<double> dropout(rate, 11);
     States<double> x({4, 100, 250});
@@ -176,14 +177,14 @@ TEST(NnDropout, ScalesWhatItKeeps) {
       dropped += y == 0;
       sum += y;
     }
-    // Five standard deviations of 100,000 coins.
+    // Five standard deviations of 100,000 coin flips.
     const double n = static_cast<double>(x.size()), deviation = std::sqrt(rate * (1 - rate) / n);
     EXPECT_NEAR(static_cast<double>(dropped) / n, rate, 5 * deviation + 2e-5);
     EXPECT_NEAR(sum / n, 3, 15 * deviation / (1 - rate));
   }
 }
 
-TEST(NnDropout, BackwardHasTheSameMask) {
+TEST(NnDropout, BackwardUsesTheSameMask) {
   Dropout<double> dropout(0.3, 12);
   States<double> x({1, 50, 200}), first = x;
   std::fill_n(x.data(), x.size(), 1.0);
@@ -191,17 +192,17 @@ TEST(NnDropout, BackwardHasTheSameMask) {
     States<double> y = x, grad = x;
     dropout.forward(y);
     dropout.backward(grad);
-    EXPECT_TRUE(same_bits(y, grad)) << "x is 1, and so is the gradient";
-    EXPECT_FALSE(same_bits(y, first)) << "each call draws anew";
+    EXPECT_TRUE(same_bits(y, grad)) << "both are the mask, as x and the gradient are 1";
+    EXPECT_FALSE(same_bits(y, first)) << "each call draws a new mask";
     first = y;
   }
 
   dropout.set_calls(2);
   dropout.forward(x);
-  EXPECT_TRUE(same_bits(x, first)) << "the third call once more";
+  EXPECT_TRUE(same_bits(x, first)) << "the mask of the third call again";
 }
 
-TEST(NnDropout, OtherSeedsDropOthers) {
+TEST(NnDropout, SeedsDetermineTheMask) {
   States<double> a({1, 1, 1000}), b;
   std::fill_n(a.data(), a.size(), 1.0);
   b = a;

@@ -1,4 +1,4 @@
-// The reference layers.
+// Reference layers in plain loops.
 #include "nn_reference.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Layers as PyTorch documents them, in double and in plain loops: what examples/nn is compared with.
+// Layers as PyTorch documents them, in double and in plain loops: the reference for examples/nn.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 namespace reference {
 
 using Vector = std::vector<double>;
-/// Rows: the features of each token of one sequence, or the rows of a weight.
+/// Rows of features, one per token of a sequence, or the rows of a weight.
 using Matrix = std::vector<Vector>;
 
-/// A state_dict of PyTorch. A vector is a matrix of one row.
+/// A tensor of a PyTorch state_dict. A vector is a matrix of one row.
 struct Tensor {
   std::vector<std::ptrdiff_t> shape;
   Matrix rows;
 };
 using State = std::map<std::string, Tensor>;
 
-/// May query i look at key j?
+/// Whether query i may attend to key j.
 using Allowed = std::function<bool(std::size_t, std::size_t)>;
 
 enum class Activation { relu, gelu_tanh, swiglu };
@@ -31,7 +31,7 @@ struct Layer {
   bool norm_first = false, bias = true;
 };
 
-/// torch.nn.functional.linear; the bias may be missing in the state.
+/// torch.nn.functional.linear; without a bias if the state has none.
 Matrix linear(const Matrix& x, const State& state, const std::string& prefix);
 /// torch.nn.LayerNorm of the last dimension; the bias may be missing.
 Matrix layer_norm(const Matrix& x, const State& state, const std::string& prefix, double epsilon = 1e-5);
@@ -40,8 +40,8 @@ Matrix rms_norm(const Matrix& x, const State& state, const std::string& prefix, 
 /// torch.nn.ReLU, torch.nn.GELU(approximate="tanh"), or silu of the first half of the features times the second.
 Matrix activate(Activation activation, const Matrix& x);
 
-/// torch.nn.MultiheadAttention(batch_first=True) of one sequence, with key and value alike. A query that may look at
-/// nothing gets zeros, where PyTorch has NaN.
+/// torch.nn.MultiheadAttention(batch_first=True) of one sequence, with equal key and value. A query without allowed
+/// keys gets zeros, where PyTorch gives NaN.
 Matrix multihead_attention(const Matrix& query, const Matrix& memory, std::size_t heads, const Allowed& allowed,
                            const State& state, const std::string& prefix);
 
@@ -54,7 +54,7 @@ Matrix decoder_layer(const Matrix& x, const Matrix& memory, const Layer& layer, 
 /// torch.nn.functional.cross_entropy.
 double cross_entropy(const Matrix& logits, const std::vector<int>& targets, double label_smoothing, int ignore_index);
 
-/// torch.optim.AdamW of one tensor, with the defaults of its arguments.
+/// torch.optim.AdamW of one tensor, with its default arguments.
 class AdamW {
  public:
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
@@ -65,10 +65,10 @@ class AdamW {
   int steps_ = 0;
 };
 
-/// torch.nn.utils.clip_grad_norm_, but for the 1e-6 that it adds to the norm before it divides by it. Returns the norm.
+/// torch.nn.utils.clip_grad_norm_, except for the 1e-6 that PyTorch adds to the norm before dividing. Returns the norm.
 double clip_grad_norm(std::vector<Vector>& gradients, double max_norm);
 
-/// The names and shapes of PyTorch's layers, with numbers that depend on the seed.
+/// Tensors with the names and shapes of PyTorch's layers and values drawn from the seed.
 State encoder_layer_state(const Layer& layer, const std::string& prefix, unsigned seed);
 State decoder_layer_state(const Layer& layer, const std::string& prefix, unsigned seed);
 void add_tensor(State& state, const std::string& name, const std::vector<std::ptrdiff_t>& shape, unsigned seed);

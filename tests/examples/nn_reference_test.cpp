@@ -15,10 +15,10 @@ using reference::Allowed;
 using reference::Matrix;
 using reference::State;
 
-/// Rounding errors alone: the sums of a layer have a few dozen terms.
+/// Only rounding errors: the sums of a layer have a few dozen terms.
 constexpr double kRelative = 1e-12;
 
-/// Fills every parameter with the tensor of its name, which must have its shape; no tensor may be left over.
+/// Fills every parameter with the tensor of the same name, which must have its shape. All tensors must be used.
 template <class Model>
 void load(Model& model, State state, const std::string& prefix = "") {
   model.visit(prefix, [&](const Parameter<double>& p) {
@@ -30,7 +30,7 @@ void load(Model& model, State state, const std::string& prefix = "") {
     ASSERT_EQ(to, p.values.end());
     state.erase(p.name);
   });
-  for (const auto& [name, tensor] : state) ADD_FAILURE() << name << " is no parameter of the model";
+  for (const auto& [name, tensor] : state) ADD_FAILURE() << name << " is not a parameter of the model";
 }
 
 Matrix sequence_of(const States<double>& x, Index sequence) {
@@ -61,7 +61,7 @@ Allowed allowed_by(const Mask& mask, Index sequence) {
   };
 }
 
-/// Layers of the reference, and the same as examples/nn has them.
+/// A configuration of the reference and the equivalent one of examples/nn.
 struct Pair {
   reference::Layer want;
   LayerConfig config;
@@ -78,7 +78,7 @@ std::vector<Pair> pairs() {
                     .norm_first = norm_first,
                     .norm = bias ? NormKind::layer : NormKind::layer_without_bias,
                     .bias = bias,
-                    .dropout = 0.5}});  // which is for training alone
+                    .dropout = 0.5}});  // only in training
   };
   for (const bool norm_first : {true, false})
     for (const bool bias : {true, false}) {
@@ -171,7 +171,7 @@ TEST(NnReference, CrossEntropy) {
   }
 }
 
-/// The sum of two rows, and of tokens and positions that a state has.
+/// The embeddings of tokens plus those of positions, if the state has them.
 Matrix embedded(const Tokens& tokens, Index sequence, const State& state, const std::string& name, double scale) {
   Matrix x;
   for (Index i = 0; i < tokens.dim(1); ++i) {

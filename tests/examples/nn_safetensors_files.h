@@ -1,4 +1,4 @@
-// Files of parameters for tests: their bytes, and what the error about a broken one says.
+// Parameter files for tests, and the errors that broken ones cause.
 #pragma once
 
 #include <filesystem>
@@ -46,7 +46,7 @@ class NnSafeTensors : public ::testing::Test {
   void write(const std::string& bytes) const {
     std::ofstream(path(), std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
-  /// A file with this header, unpadded, and these bytes behind it.
+  /// Writes a file with this header, unpadded, followed by these bytes.
   void write(const std::string& header, const std::string& data) const {
     write(bytes_of_length(header.size()) + header + data);
   }
@@ -55,8 +55,8 @@ class NnSafeTensors : public ::testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  /// What the error says about the file that is opened and loaded, empty if there is none. It names the file, in one
-  /// line, and no more memory is taken than a few times the size of the file.
+  /// Opens and loads a file and returns the error message, empty if there is none. Checks that the message is one line
+  /// that begins with the file, and that the peak memory is at most a few times the file's size.
   std::string error(const fs::path& file) {
     std::string message;
     std::error_code none;
@@ -85,7 +85,7 @@ class NnSafeTensors : public ::testing::Test {
 };
 
 inline const std::string kHeader = R"({"a":{"data_offsets":[0,8],"dtype":"F32","shape":[2]}})";
-/// 1 and -2 in float, little-endian.
+/// 1 and -2 as little-endian floats.
 inline const std::string kData("\x00\x00\x80\x3f\x00\x00\x00\xc0", 8);
 
 }  // namespace nn::test

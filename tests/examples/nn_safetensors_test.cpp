@@ -1,4 +1,4 @@
-// Parameters in files: what is written byte by byte, what is read again, and that a failed save destroys nothing.
+// Parameter files: the written bytes, round trips, and that a failed save destroys nothing.
 #include "gpt.h"
 #include "nn_safetensors_files.h"
 
@@ -14,8 +14,8 @@ TEST_F(NnSafeTensors, BytesByHand) {
   EXPECT_FALSE(fs::exists(path("model.safetensors.part")));
 }
 
-TEST_F(NnSafeTensors, ReadsWhatOthersWrite) {
-  // Names in another order than the bytes, blanks, an empty tensor and a number without dimensions.
+TEST_F(NnSafeTensors, ReadsFilesOfOtherWriters) {
+  // Names in a different order than the data, blanks, an empty tensor and a scalar without dimensions.
   write(R"( { "b" : {"dtype":"F32","shape":[],"data_offsets":[8,12]}, "e":{"dtype":"F64","shape":[3,0],)"
         R"("data_offsets":[12,12]}, "a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}  )",
         kData + std::string("\x00\x00\x40\x40", 4));
@@ -49,7 +49,7 @@ TYPED_TEST(NnSafeTensorsOf, RoundTrip) {
   EXPECT_EQ(file.metadata(), metadata);
 }
 
-TEST_F(NnSafeTensors, OneScalarIsReadIntoTheOther) {
+TEST_F(NnSafeTensors, ConvertsBetweenFloatAndDouble) {
   std::vector<Stored<double>> doubles{{"a", {2}, {0.1, -3}}};
   save_safetensors(path(), parameters_of(doubles), {});
   SafeTensors(path()).load(parameters_of(wanted_));
@@ -59,7 +59,7 @@ TEST_F(NnSafeTensors, OneScalarIsReadIntoTheOther) {
   EXPECT_EQ(doubles[0].values, (std::vector<double>{0.1f, -3}));
   doubles[0].values[1] = 1e300;
   save_safetensors(path(), parameters_of(doubles), {});
-  expect_error("a has a number that is not finite");
+  expect_error("a has a value that is not finite");
 }
 
 TEST_F(NnSafeTensors, AModel) {
@@ -74,7 +74,7 @@ TEST_F(NnSafeTensors, AModel) {
   EXPECT_THROW(SafeTensors(path()).load(nn::parameters_of<float>(larger)), FileError);
 }
 
-TEST_F(NnSafeTensors, MetadataHasTextsAndNumbers) {
+TEST_F(NnSafeTensors, MetadataHasTextAndNumbers) {
   std::vector<Stored<float>> none;
   save_safetensors(path(), parameters_of(none),
                    {{"n", "-12"}, {"word", "7x"}, {"empty", ""}, {"huge", "99999999999999999999"}});
@@ -87,7 +87,7 @@ TEST_F(NnSafeTensors, MetadataHasTextsAndNumbers) {
   for (const char* key : {"word", "empty", "huge", "missing"}) EXPECT_THROW(file.number(key, -100, 100), FileError);
 }
 
-/// The last good file is still there.
+/// Saves that fail and must keep the last good file.
 class NnFailedSave : public NnSafeTensors {
  protected:
   NnFailedSave() {
@@ -99,7 +99,7 @@ class NnFailedSave : public NnSafeTensors {
     std::vector<Stored<float>> stored{{"b", {100000}, std::vector<float>(100000, 1)}};
     try {
       save_safetensors(file, parameters_of(stored), metadata);
-      ADD_FAILURE() << "it was saved";
+      ADD_FAILURE() << "the file was saved";
     } catch (const FileError& e) {
       EXPECT_EQ(std::string(e.what()).find(file.string() + ": "), 0u) << e.what();
     }
@@ -108,7 +108,7 @@ class NnFailedSave : public NnSafeTensors {
   std::string good_;
 };
 
-TEST_F(NnFailedSave, IntoAFolderThatIsNotThere) { expect_failure(path("missing/model")); }
+TEST_F(NnFailedSave, IntoAMissingFolder) { expect_failure(path("missing/model")); }
 
 TEST_F(NnFailedSave, OntoAFolder) {
   fs::create_directories(path("folder/inside"));
@@ -119,16 +119,16 @@ TEST_F(NnFailedSave, OntoAFolder) {
 
 TEST_F(NnFailedSave, OntoAFullDevice) {
   std::error_code error;
-  if (!fs::is_character_file("/dev/full", error)) GTEST_SKIP() << "there is no /dev/full";
+  if (!fs::is_character_file("/dev/full", error)) GTEST_SKIP() << "this system has no /dev/full";
   fs::create_symlink("/dev/full", path("model.safetensors.part"));
   expect_failure(path());
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
 }
 
-/// What is no UTF-8 cannot stand in the header.
-TEST_F(NnFailedSave, OfTextThatIsNoUnicode) { expect_failure(path(), {{"text", "\xff\xfe"}}); }
+/// The header can only hold UTF-8.
+TEST_F(NnFailedSave, OfInvalidUtf8) { expect_failure(path(), {{"text", "\xff\xfe"}}); }
 
-TEST_F(NnFailedSave, TheNextOneIsSaved) {
+TEST_F(NnFailedSave, TheNextSaveSucceeds) {
   expect_failure(path("missing/model"));
   std::vector<Stored<float>> stored{{"a", {2}, {5, 6}}};
   save_safetensors(path(), parameters_of(stored), {});

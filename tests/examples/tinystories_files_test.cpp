@@ -1,5 +1,5 @@
-// The tinystories example given broken checkpoints and tokenizers: an error that says what is wrong, or a network;
-// never a crash, and never memory that the file does not account for.
+// Broken checkpoints and tokenizers in the tinystories example: an error that says what is wrong, or a network; never a
+// crash, and never more memory than the file's size justifies.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -38,8 +38,8 @@ using Load = std::function<void(const std::string&)>;
 void load_checkpoint(const std::string& bytes) { Checkpoint(BinaryFile(bytes, kName)); }
 void load_tokenizer(const std::string& bytes) { Tokenizer(BinaryFile(bytes, kName), kVocabSize); }
 
-/// What the file's error says; empty if the file was accepted. No more memory may be taken than a few times the file's
-/// size: its bytes in a stream, numbers or tokens, and the tables of a tokenizer.
+/// Returns the error message, empty if the file is accepted. Checks that the peak memory is at most a few times the
+/// file's size, which covers its bytes in a stream, the numbers or tokens read from it, and a tokenizer's tables.
 std::string error_of(const Load& load, const std::string& bytes) {
   std::string message;
   const auto taken = allocations_of([&] {
@@ -67,7 +67,7 @@ std::string with_u32(std::string bytes, std::size_t at, std::uint32_t x) {
   return bytes;
 }
 
-/// One of the ways in which files get damaged, or are forged.
+/// Returns the bytes with random damage or forged sizes.
 std::string damaged(std::string bytes, std::size_t header_words, Random& random) {
   const auto below = [&](std::size_t n) {
     return static_cast<std::size_t>(random.integer(0, static_cast<Index>(n) - 1));
@@ -101,7 +101,7 @@ std::string damaged(std::string bytes, std::size_t header_words, Random& random)
   return bytes;
 }
 
-/// Damages the file again and again; what is accepted all the same is put to use.
+/// Damages the file in many trials, and uses the files that are still accepted.
 void fuzz(const std::string& bytes, std::size_t header_words, const Load& load, const Load& use) {
   std::cout << "seed " << kSeed << '\n';
   Random random(kSeed);
@@ -113,8 +113,8 @@ void fuzz(const std::string& bytes, std::size_t header_words, const Load& load, 
     ++(is_refused ? refused : accepted);
     if (!is_refused) use(file);
   }
-  EXPECT_GT(refused, 1000) << "sizes and lengths are a good part of this file";
-  EXPECT_GT(accepted, 200) << "and most damaged numbers are still numbers";
+  EXPECT_GT(refused, 1000) << "sizes and lengths are a large part of this file";
+  EXPECT_GT(accepted, 200) << "most damaged values are still valid";
 }
 
 TEST(BrokenCheckpoint, TheTinyOneIsAccepted) {
@@ -125,9 +125,7 @@ TEST(BrokenCheckpoint, TheTinyOneIsAccepted) {
 TEST(BrokenCheckpoint, TruncatedAnywhere) {
   const std::string bytes = checkpoint();
   for (std::size_t size = 0; size < bytes.size() && !HasFailure(); ++size) {
-    const std::string part = size == 0   ? "the file is empty"
-                             : size < 28 ? "truncated: the header"
-                                         : "the header asks for";
+    const std::string part = size == 0 ? "the file is empty" : size < 28 ? "truncated: the header" : "the header needs";
     expect_error(load_checkpoint, bytes.substr(0, size), part);
   }
 }
@@ -146,26 +144,26 @@ TEST(BrokenCheckpoint, Fuzzed) {
   });
 }
 
-TEST(BrokenCheckpoint, SaysWhatIsWrong) {
+TEST(BrokenCheckpoint, ErrorsSayWhatIsWrong) {
   const auto expect = [](std::size_t word, std::int32_t value, const std::string& part) {
     expect_error(load_checkpoint, with_u32(checkpoint(), 4 * word, static_cast<std::uint32_t>(value)), part);
   };
   constexpr std::int32_t kMin = std::numeric_limits<std::int32_t>::min();
-  expect(0, 0, "dim is 0, it must be positive");
-  expect(1, -6, "hidden_dim is -6, it must be positive");
-  expect(2, kMin, "n_layers is -2147483648, it must be positive");
-  expect(3, 0, "n_heads is 0, it must be positive");
-  expect(4, -1, "n_kv_heads is -1, it must be positive");
-  expect(5, 0, "vocab_size is 0, it must be positive");
-  expect(6, 0, "seq_len is 0, it must be positive");
-  expect(0, 6, "dim 6 is no multiple of n_heads 4");
-  expect(4, 3, "n_heads 4 is no multiple of n_kv_heads 3");
-  expect(3, 8, "dim 8 and n_heads 8 make heads of 1 features");
-  expect(5, -5, "the header asks for 3244 bytes, the file has 3084");
-  expect(5, 6, "the header asks for 3116 bytes, the file has 3084");
-  expect(5, kMin, "the header asks for");
-  expect_error(load_checkpoint, checkpoint() + "12345", "the header asks for 3084 bytes, the file has 3089");
-  expect_error(load_checkpoint, "These are words, and no network at all.", "no multiple");
+  expect(0, 0, "dim must be positive, but is 0");
+  expect(1, -6, "hidden_dim must be positive, but is -6");
+  expect(2, kMin, "n_layers must be positive, but is -2147483648");
+  expect(3, 0, "n_heads must be positive, but is 0");
+  expect(4, -1, "n_kv_heads must be positive, but is -1");
+  expect(5, 0, "vocab_size must be positive, but is 0");
+  expect(6, 0, "seq_len must be positive, but is 0");
+  expect(0, 6, "dim 6 is not a multiple of n_heads 4");
+  expect(4, 3, "n_heads 4 is not a multiple of n_kv_heads 3");
+  expect(3, 8, "dim 8 and n_heads 8 give heads of 1 features");
+  expect(5, -5, "the header needs 3244 bytes, but the file has 3084");
+  expect(5, 6, "the header needs 3116 bytes, but the file has 3084");
+  expect(5, kMin, "the header needs");
+  expect_error(load_checkpoint, checkpoint() + "12345", "the header needs 3084 bytes, but the file has 3089");
+  expect_error(load_checkpoint, "These are words, and no network at all.", "not a multiple");
 
   TinyLlama not_a_number({}, 1), infinite({}, 1);
   not_a_number.layers[1].wk[3][7] = std::numeric_limits<float>::quiet_NaN();
@@ -178,10 +176,10 @@ TEST(BrokenCheckpoint, SizesThatWrapAround) {
   const auto expect = [](const std::vector<std::uint32_t>& header) {
     std::string bytes = checkpoint();
     for (std::size_t i = 0; i < header.size(); ++i) bytes = with_u32(bytes, 4 * i, header[i]);
-    expect_error(load_checkpoint, bytes, "the header asks for more than");
+    expect_error(load_checkpoint, bytes, "the header needs more than");
   };
   constexpr std::uint32_t kLarge = 0x40000000, kMost = 0x7FFFFFFF;
-  expect({1 << 24, 1, 1 << 16, 4, 4, 4, 4});  // dim * dim * n_layers is 2^64, all else small
+  expect({1 << 24, 1, 1 << 16, 4, 4, 4, 4});  // dim * dim * n_layers is 2^64, all others are small
   expect({kLarge, 4, kLarge, 4, 4, 4, 4});
   expect({kLarge, kLarge, kLarge, 1, 1, kLarge, kLarge});
   expect({kMost - 1, kMost, kMost, 1, 1, kMost, kMost});
@@ -208,15 +206,15 @@ TEST(BrokenTokenizer, Fuzzed) {
   });
 }
 
-TEST(BrokenTokenizer, SaysWhatIsWrong) {
-  const std::size_t scores = 4;                          // of token 0, its length is behind it
-  const std::size_t byte_0 = 4 + 8 + 5 + 8 + 5 + 8 + 6;  // behind the three special tokens
+TEST(BrokenTokenizer, ErrorsSayWhatIsWrong) {
+  const std::size_t scores = 4;                          // of token 0, followed by its length
+  const std::size_t byte_0 = 4 + 8 + 5 + 8 + 5 + 8 + 6;  // after the three special tokens
   const auto expect = [](const std::string& bytes, const std::string& part) {
     expect_error(load_tokenizer, bytes, part);
   };
   expect(with_u32(tokenizer(), scores, 0x7FC00000), "token 0 has a score that is not a number");
   expect(with_u32(tokenizer(), scores + 4, 0), "token 0 is empty");
-  expect(with_u32(tokenizer(), scores + 4, 13), "token 0 has 13 bytes, the longest should have 12");
+  expect(with_u32(tokenizer(), scores + 4, 13), "token 0 has 13 bytes, but the file's maximum is 12");
   expect(with_u32(with_u32(tokenizer(), 0, 0xFFFFFFFF), scores + 4, 0xFFFFFFFF),
          "truncated: token 0 of 266 needs 4294967295 bytes at offset 12");
   expect(with_u32(tokenizer(), byte_0 + 8, 0), "token 3 is not the byte <0x00>");
@@ -224,9 +222,9 @@ TEST(BrokenTokenizer, SaysWhatIsWrong) {
   expect(tokenizer() + "123", "3 bytes follow the last of the network's 266 tokens");
   expect(tokenizer_bytes({"a"}), "truncated: ");
   const auto for_few = [](const std::string& bytes) { Tokenizer(BinaryFile(bytes, kName), 258); };
-  expect_error(for_few, tokenizer(), "the network knows 258 tokens, 259 are needed");
+  expect_error(for_few, tokenizer(), "the network has 258 tokens, but 259 are needed");
   const auto for_many = [](const std::string& bytes) { Tokenizer(BinaryFile(bytes, kName), 0x7FFFFFFF); };
-  expect_error(for_many, tokenizer(), "truncated: the network knows 2147483647 tokens, which do not fit in ");
+  expect_error(for_many, tokenizer(), "truncated: the network has 2147483647 tokens, which do not fit in ");
 }
 
 TEST(BrokenFile, IsNamed) {

@@ -1,5 +1,5 @@
-// The network of the tinystories example against the same computed in double, and how it writes a text; with networks
-// of a few numbers, so that it needs no trained one.
+// The network of the tinystories example against the same network in double, and text generation, with tiny untrained
+// networks.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -27,8 +27,8 @@ Transformer network_of(const TinyLlama& llama) {
   return Transformer(Checkpoint(BinaryFile(llama.bytes(), "model.bin")));
 }
 
-/// Networks that differ in what could be mixed up: heads that share keys or do not, one pair in a head or more, a
-/// classifier of its own.
+/// Networks that differ in details that could be confused: heads with shared or separate keys, one or several pairs per
+/// head, a separate classifier.
 std::vector<TinyLlama> networks() {
   const TinyLlamaSizes sizes[] = {
       {.dim = 8, .hidden_dim = 6, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .vocab_size = 5},
@@ -64,7 +64,7 @@ Matrix logits_in_chunks(const Transformer& network, const Tokens& tokens, std::s
   return logits;
 }
 
-TEST(Network, ComputesWhatItsDefinitionSays) {
+TEST(Network, MatchesItsDefinition) {
   for (const TinyLlama& llama : networks()) {
     const Transformer network = network_of(llama);
     const Tokens tokens = random_tokens(32, llama.sizes.vocab_size, 17);
@@ -76,7 +76,7 @@ TEST(Network, ComputesWhatItsDefinitionSays) {
       for (const CacheOptions& cache :
            {CacheOptions{.capacity = 32}, CacheOptions{true, 32, 64}, CacheOptions{true, 32, 5}}) {
         const Matrix logits = logits_in_chunks(network, tokens, chunk, cache);
-        // Some hundred roundings, one behind the other; a wrong head or angle moves logits by tenths.
+        // Several hundred roundings in sequence; a wrong head or angle moves logits by tenths.
         for (Index t = 0; t < logits.rows(); ++t)
           for (Index i = 0; i < logits.cols(); ++i)
             ASSERT_NEAR(logits(t, i), expected[static_cast<std::size_t>(t)][static_cast<std::size_t>(i)],
@@ -86,7 +86,7 @@ TEST(Network, ComputesWhatItsDefinitionSays) {
   }
 }
 
-TEST(Network, ThreadsChangeNothing) {
+TEST(Network, ThreadsDoNotChangeResults) {
   const TinyLlama llama = networks()[3];
   const Transformer network = network_of(llama);
   const Tokens tokens = random_tokens(32, llama.sizes.vocab_size, 18);
@@ -98,7 +98,7 @@ TEST(Network, ThreadsChangeNothing) {
     }
 }
 
-TEST(Network, ShowsWhatEachLayerAttendsTo) {
+TEST(Network, ShowsTheAttentionOfEachLayer) {
   const TinyLlama llama = networks()[0];
   const Transformer network = network_of(llama);
   Context context(network.config(), {.capacity = 5});
@@ -115,7 +115,7 @@ TEST(Network, ShowsWhatEachLayerAttendsTo) {
   EXPECT_EQ(layers, (std::vector<Index>{0, 1}));
 }
 
-TEST(Network, RefusesWhatItCannotTake) {
+TEST(Network, RefusesInvalidTokens) {
   const Transformer network = network_of(networks()[0]);
   for (const bool paged : {false, true}) {
     Context context(network.config(), {.paged = paged, .capacity = 3, .page_size = 2});
@@ -123,7 +123,7 @@ TEST(Network, RefusesWhatItCannotTake) {
     EXPECT_THROW(network.forward(Tokens{-1}, context), std::out_of_range);
     EXPECT_THROW(network.forward(Tokens{}, context), std::invalid_argument);
     EXPECT_THROW(network.forward(Tokens{0, 1, 2, 3}, context), std::invalid_argument);
-    EXPECT_EQ(context.length(), 0) << "nothing was fed";
+    EXPECT_EQ(context.length(), 0) << "refused tokens were fed";
     network.forward(Tokens{0, 1}, context);
     EXPECT_THROW(network.forward(Tokens{0, 1}, context), std::invalid_argument);
     network.forward(Tokens{0}, context);
@@ -131,8 +131,8 @@ TEST(Network, RefusesWhatItCannotTake) {
   }
 }
 
-/// A network that knows one text by heart: layers add nothing, and the classifier says for each of its tokens which is
-/// next. All other tokens are followed by <unk>.
+/// A network that reproduces one text: layers add nothing, and the classifier gives the next token for each token of
+/// the text. All other tokens are followed by <unk>.
 TinyLlama parrot(const Tokens& text) {
   TinyLlama llama({.n_layers = 1, .vocab_size = static_cast<std::int32_t>(Tokenizer::kFirstPiece) + 3, .tied = false},
                   1);
@@ -148,7 +148,7 @@ TinyLlama parrot(const Tokens& text) {
 
 constexpr Index kPiece = Tokenizer::kFirstPiece;
 
-/// Counts how often attention is computed.
+/// Counts attention calls.
 struct Counting : attn::Executor::Backend {
   int concurrency() const override { return 1; }
   void run(Index tasks, attn::TaskRef task) const override {
@@ -158,7 +158,7 @@ struct Counting : attn::Executor::Backend {
   mutable int runs = 0;
 };
 
-/// The parrot at work. Its tokenizer has " a", "b" and " "; the text is BOS " a" "b" <0x0A> and BOS again.
+/// Generation with the parrot. Its tokenizer has " a", "b" and " "; the text is BOS " a" "b" <0x0A> and BOS again.
 class Generate : public ::testing::Test {
  protected:
   Figures run(const std::string& prompt, Index steps, bool token_by_token = false) {
@@ -181,7 +181,7 @@ class Generate : public ::testing::Test {
   Index fed_ = 0;
 };
 
-TEST_F(Generate, WritesEachTokenAsItComesAndStopsAtTheNextBegin) {
+TEST_F(Generate, WritesEachTokenAndStopsAtBos) {
   const Figures figures = run("", 50);
   EXPECT_EQ(written_, (std::vector<std::string>{"a", "b", "\n"}));
   EXPECT_EQ(figures.prompt_tokens, 1);
@@ -191,7 +191,7 @@ TEST_F(Generate, WritesEachTokenAsItComesAndStopsAtTheNextBegin) {
   EXPECT_GT(figures.seconds_after_it, 0);
 }
 
-TEST_F(Generate, AStepIsATokenThatIsFed) {
+TEST_F(Generate, StepsCountFedTokens) {
   EXPECT_EQ(run("", 1).new_tokens, 1);
   EXPECT_EQ(fed_, 1);
   EXPECT_EQ(written_, (std::vector<std::string>{"a"}));
@@ -201,14 +201,15 @@ TEST_F(Generate, AStepIsATokenThatIsFed) {
 }
 
 TEST_F(Generate, ContinuesAPrompt) {
-  ASSERT_EQ(tokenizer_.encode("ab"), (Tokens{1, kPiece + 2, 'a' + 3, kPiece + 1})) << "there is no a without a space";
+  ASSERT_EQ(tokenizer_.encode("ab"), (Tokens{1, kPiece + 2, 'a' + 3, kPiece + 1}))
+      << "the tokenizer has no \"a\" without a space";
   for (const bool token_by_token : {false, true}) {
     const Figures figures = run("ab", 50, token_by_token);
     EXPECT_EQ(written_, (std::vector<std::string>{"", "a", "b", "\n"}));
     EXPECT_EQ(figures.prompt_tokens, 4);
     EXPECT_EQ(figures.new_tokens, 1);
     EXPECT_EQ(fed_, 5);
-    EXPECT_EQ(counting_->runs, token_by_token ? 5 : 2) << "four tokens and one, or a chunk and one";
+    EXPECT_EQ(counting_->runs, token_by_token ? 5 : 2) << "the prompt's four tokens or one chunk, then one more token";
     EXPECT_EQ(run("ab", 4, token_by_token).new_tokens, 1) << "the prompt may take all steps";
   }
 }
@@ -223,7 +224,7 @@ TEST_F(Generate, RefusesAPromptOfMoreTokensThanSteps) {
   EXPECT_TRUE(written_.empty());
 }
 
-TEST_F(Generate, HandsOnWhatWritingThrows) {
+TEST_F(Generate, PassesOnExceptionsOfTheWriter) {
   Context context(network_.config(), {.capacity = 8});
   EXPECT_THROW(generate(network_, tokenizer_, greedy_, {1}, context, {.steps = 8},
                         [](std::string_view) { throw std::runtime_error("the disk is full"); }),

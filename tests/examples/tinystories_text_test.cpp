@@ -25,7 +25,7 @@ Tokenizer tokenizer_of(const std::vector<std::string>& pieces) {
                    Tokenizer::kFirstPiece + static_cast<Index>(pieces.size()));
 }
 
-/// What is written when the tokens are generated.
+/// The text written for these tokens.
 std::string decoded(const Tokenizer& tokenizer, const Tokens& tokens) {
   std::string text;
   for (std::size_t i = 1; i < tokens.size(); ++i) text += tokenizer.decode(tokens[i - 1], tokens[i]);
@@ -36,25 +36,26 @@ constexpr Index kPiece = Tokenizer::kFirstPiece;
 
 TEST(Tokenizer, TheBestScoredPairIsMergedFirst) {
   const Tokenizer tokenizer = tokenizer_of({"bc", "ab", "a", "b", "c", " "});
-  EXPECT_EQ(tokenizer.encode("abc"), (Tokens{1, kPiece + 5, kPiece + 2, kPiece + 0})) << "bc is better than ab";
+  EXPECT_EQ(tokenizer.encode("abc"), (Tokens{1, kPiece + 5, kPiece + 2, kPiece + 0}))
+      << "bc has a higher score than ab";
   EXPECT_EQ(tokenizer.encode("abb"), (Tokens{1, kPiece + 5, kPiece + 1, kPiece + 3}));
   const Tokenizer other = tokenizer_of({"ab", "bc", "abc", "a", "b", "c", " "});
   EXPECT_EQ(other.encode("abc"), (Tokens{1, kPiece + 6, kPiece + 2})) << "ab, and then abc";
 }
 
-TEST(Tokenizer, OfEqualPairsTheFirstIsMerged) {
+TEST(Tokenizer, FirstOfEqualPairsIsMerged) {
   const Tokenizer tokenizer = tokenizer_of({"aa", "a", " "});
   EXPECT_EQ(tokenizer.encode("aaa"), (Tokens{1, kPiece + 2, kPiece + 0, kPiece + 1}));
   EXPECT_EQ(tokenizer.encode("aaaaa"), (Tokens{1, kPiece + 2, kPiece + 0, kPiece + 0, kPiece + 1}));
 }
 
-TEST(Tokenizer, ASpaceGoesBeforeTheTextAndIsNotWritten) {
+TEST(Tokenizer, LeadingSpaceIsAddedAndNotWritten) {
   const Tokenizer tokenizer = tokenizer_of({" a", "a", " "});
   EXPECT_EQ(tokenizer.encode(""), Tokens{1});
   EXPECT_EQ(tokenizer.encode("a"), (Tokens{1, kPiece}));
   EXPECT_EQ(tokenizer.encode(" a"), (Tokens{1, kPiece + 2, kPiece}));
   EXPECT_EQ(tokenizer.decode(1, kPiece), "a");
-  EXPECT_EQ(tokenizer.decode(2, kPiece), " a") << "only right after BOS";
+  EXPECT_EQ(tokenizer.decode(2, kPiece), " a") << "dropped only right after BOS";
   EXPECT_EQ(tokenizer.decode(kPiece, kPiece), " a");
   EXPECT_EQ(decoded(tokenizer, tokenizer.encode(" a")), " a");
   EXPECT_EQ(decoded(tokenizer, tokenizer.encode("a")), "a");
@@ -74,8 +75,8 @@ TEST(Tokenizer, CodePointsWithoutATokenBecomeBytes) {
   EXPECT_EQ(tokenizer.decode(5, 255 + 3), "\xFF");
 }
 
-TEST(Tokenizer, NoTextSpellsAControlTokenOrAByte) {
-  // Every part of these names is a token, so that merging could reach the whole.
+TEST(Tokenizer, TextNeverEncodesToControlTokens) {
+  // Every part of these names is a token, so that merging could form the whole name.
   const Tokenizer tokenizer =
       tokenizer_of({"<s", ">\n", "\n<s", "<0", "<0x", "<0x0", "<0x0A", "<", "s", ">", "\n", "0", "x", "A", " "});
   for (const std::string text : {"\n<s>\n", "<0x0A>", "\n</s>\n", "<unk>"}) {
@@ -85,7 +86,7 @@ TEST(Tokenizer, NoTextSpellsAControlTokenOrAByte) {
   }
 }
 
-TEST(Tokenizer, RefusesTokensThatItHasNot) {
+TEST(Tokenizer, RefusesUnknownTokens) {
   const Tokenizer tokenizer = tokenizer_of({"a"});
   EXPECT_EQ(tokenizer.vocab_size(), kPiece + 1);
   EXPECT_THROW(tokenizer.decode(1, -1), std::out_of_range);
@@ -93,11 +94,11 @@ TEST(Tokenizer, RefusesTokensThatItHasNot) {
     tokenizer.decode(1, kPiece + 1);
     FAIL() << "nothing was thrown";
   } catch (const std::out_of_range& error) {
-    EXPECT_STREQ(error.what(), "there is no token 260, they are 0..259");
+    EXPECT_STREQ(error.what(), "token 260 is out of range 0..259");
   }
 }
 
-/// By definition: of all pairs the best is merged, the first of equal ones, and all are looked at again.
+/// By definition: merges the best of all pairs, the first of equal ones, and repeats.
 Tokens merged_one_by_one(const std::vector<std::string>& pieces, const std::string& text) {
   std::vector<std::string> parts{" "};
   for (const char c : text) parts.emplace_back(1, c);
@@ -117,7 +118,7 @@ Tokens merged_one_by_one(const std::vector<std::string>& pieces, const std::stri
   return tokens;
 }
 
-TEST(Tokenizer, MergesAsByDefinition) {
+TEST(Tokenizer, MergesMatchTheDefinition) {
   Random random(3);
   for (int trial = 0; trial < 200 && !HasFailure(); ++trial) {
     std::vector<std::string> pieces{"a", "b", "c", " "};
@@ -157,14 +158,14 @@ std::vector<int> counts_of(const std::vector<float>& logits, const SamplerOption
   return counts;
 }
 
-/// Logits of these probabilities.
+/// The logits of these probabilities.
 std::vector<float> logits_of(const std::vector<double>& probabilities) {
   std::vector<float> logits;
   for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)) + 3);
   return logits;
 }
 
-/// Counts of 20000 draws lie within five standard deviations of what these probabilities let expect.
+/// Checks that counts of 20000 draws are within five standard deviations of their expectation.
 void expect_drawn(const std::vector<int>& counts, const std::vector<double>& probabilities) {
   constexpr double kDraws = 20000;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -173,7 +174,7 @@ void expect_drawn(const std::vector<int>& counts, const std::vector<double>& pro
   }
 }
 
-TEST(Sampler, AtTemperatureZeroTheBestWinsAndOfEqualOnesTheFirst) {
+TEST(Sampler, TemperatureZeroTakesTheFirstMaximum) {
   Sampler sampler({.temperature = 0});
   EXPECT_EQ(sampler(std::vector<float>{1, 3, 2}), 1);
   EXPECT_EQ(sampler(std::vector<float>{1, 3, 3}), 1);
@@ -181,7 +182,7 @@ TEST(Sampler, AtTemperatureZeroTheBestWinsAndOfEqualOnesTheFirst) {
   EXPECT_EQ(sampler(std::vector<float>{-5}), 0);
 }
 
-TEST(Sampler, DrawsWithTheProbabilitiesOfTheSoftmax) {
+TEST(Sampler, DrawsWithSoftmaxProbabilities) {
   const std::vector<double> p{0.1, 0.4, 0.2, 0.3};
   for (const double top_p : {0.0, 1.0}) expect_drawn(counts_of(logits_of(p), {.top_p = top_p, .seed = 1}), p);
   // p^2, p^(1/2) over their sums
@@ -191,7 +192,7 @@ TEST(Sampler, DrawsWithTheProbabilitiesOfTheSoftmax) {
                {0.2 / 1.8, 0.8 / 1.8, 0.4 / 1.8, 0.4 / 1.8});
 }
 
-TEST(Sampler, TheNucleusEndsWithTheTokenThatPassesTopP) {
+TEST(Sampler, NucleusIncludesTheTokenThatPassesTopP) {
   const std::vector<float> logits = logits_of({0.1, 0.4, 0.2, 0.3});
   expect_drawn(counts_of(logits, {.top_p = 0.5, .seed = 4}), {0, 4 / 7., 0, 3 / 7.});
   expect_drawn(counts_of(logits, {.top_p = 0.75, .seed = 5}), {0, 4 / 9., 2 / 9., 3 / 9.});
@@ -200,7 +201,7 @@ TEST(Sampler, TheNucleusEndsWithTheTokenThatPassesTopP) {
   expect_drawn(counts_of({0, 0, 0}, {.top_p = 0.5, .seed = 8}), {0.5, 0.5, 0});
 }
 
-TEST(Sampler, TemperaturesFromNextToNothingToAlmostInfinite) {
+TEST(Sampler, ExtremeTemperatures) {
   const std::vector<float> logits{1, 2, 2.001f, -3};
   for (const double tiny : {1e-6, 1e-300, std::numeric_limits<double>::denorm_min()})
     expect_drawn(counts_of(logits, {.temperature = tiny, .top_p = 1}), {0, 0, 1, 0});
@@ -210,7 +211,7 @@ TEST(Sampler, TemperaturesFromNextToNothingToAlmostInfinite) {
   expect_drawn(counts_of({kMax, -kMax, 0}, {.temperature = 0.1, .seed = 10}), {1, 0, 0});
 }
 
-TEST(Sampler, TheSeedDecidesEverythingOnEveryPlatform) {
+TEST(Sampler, SeedDeterminesDrawsOnEveryPlatform) {
   const std::vector<float> logits(1000, 0);
   const auto drawn = [&](std::uint64_t seed) {
     Sampler sampler({.top_p = 1, .seed = seed});
@@ -220,13 +221,13 @@ TEST(Sampler, TheSeedDecidesEverythingOnEveryPlatform) {
   };
   EXPECT_EQ(drawn(5489), drawn(5489));
   EXPECT_NE(drawn(5489), drawn(5490));
-  // The first numbers of std::mt19937_64 with its default seed, as ISO C++ fixes its 10000th, times 1000 / 2^64.
+  // The first numbers of std::mt19937_64 with its default seed, whose sequence ISO C++ fixes, times 1000 / 2^64.
   std::mt19937_64 engine(5489);
   for (const Index token : drawn(5489))
     EXPECT_EQ(token, static_cast<Index>(static_cast<double>(engine()) * 0x1p-64 * 1000));
 }
 
-TEST(Sampler, RefusesWhatMakesNoSense) {
+TEST(Sampler, RefusesInvalidOptionsAndLogits) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
   for (const double temperature : {-1.0, kNaN, kInf})
     EXPECT_THROW(Sampler({.temperature = temperature}), std::invalid_argument) << temperature;

@@ -1,5 +1,4 @@
-// The tinystories example with the trained network, against a float64 run and the text that llama2.c's own test
-// expects.
+// The tinystories example with the trained network, against a float64 run and the expected text of llama2.c's own test.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -25,13 +24,13 @@ constexpr Index kTokens = 200;  // in all references
 struct Trained {
   Transformer network;
   Tokenizer tokenizer;
-  Tokens tokens;                // BOS, and what follows greedily
-  std::string text;             // of them
+  Tokens tokens;                // BOS and its greedy continuation
+  std::string text;             // of `tokens`
   std::vector<float> logits;    // (kTokens, vocab_size), after each token
   std::vector<float> attended;  // for each layer q, k, v, out, each (kTokens, heads, head_dim)
 };
 
-/// Contiguous and paged, one and two threads, tokens one by one and all at once.
+/// Paged or contiguous, the number of threads, token by token or all at once.
 using How = std::tuple<bool, int, bool>;
 
 std::string name_of(const ::testing::TestParamInfo<How>& info) {
@@ -78,7 +77,8 @@ class TrainedNetwork : public ::testing::TestWithParam<How> {
   bool one_by_one() const { return std::get<2>(GetParam()); }
   CacheOptions cache() const { return {.paged = paged(), .capacity = kTokens, .page_size = 64}; }
 
-  /// Feeds the first kTokens tokens as the parameters say; `see` gets the final states from `first` on.
+  /// Feeds the first kTokens tokens as the parameters say; calls see(first, final states of the tokens from `first`
+  /// on).
   template <class See>
   void feed(const Transformer::Observer& observer, const See& see) const {
     Context context(trained_->network.config(), cache());
@@ -108,7 +108,7 @@ TEST_P(TrainedNetwork, WritesTheExpectedText) {
 }
 
 TEST_P(TrainedNetwork, WritesTheRestOfTheExpectedText) {
-  // The encoder makes of it the tokens that the network chose, so that the rest must follow.
+  // The prompt encodes to the tokens that the network chose, so the rest must follow.
   const std::string prompt = trained_->text.substr(0, trained_->text.find('\n'));
   const Tokens encoded = trained_->tokenizer.encode(prompt);
   ASSERT_GT(encoded.size(), 50u);
@@ -119,9 +119,9 @@ TEST_P(TrainedNetwork, WritesTheRestOfTheExpectedText) {
   EXPECT_EQ(text, trained_->text);
 }
 
-TEST_P(TrainedNetwork, LogitsAreThoseOfDoublePrecision) {
-  // Logits are up to 22 in size, and this float run errs by 2.2e-5 at most. 1e-4 leaves room for other processors, and
-  // is a fortieth of the smallest margin between the two best logits, which decides a token.
+TEST_P(TrainedNetwork, LogitsMatchDoublePrecision) {
+  // Logits are up to 22 in magnitude, and the error of this float run is at most 2.2e-5. 1e-4 leaves a margin for other
+  // processors, and is a fortieth of the smallest gap between the two best logits, which decides a token.
   constexpr float kTolerance = 1e-4f;
   const Index vocab_size = trained_->network.config().vocab_size;
   ASSERT_EQ(trained_->logits.size(), static_cast<std::size_t>(kTokens * vocab_size));
@@ -139,8 +139,8 @@ TEST_P(TrainedNetwork, LogitsAreThoseOfDoublePrecision) {
   EXPECT_LE(error, kTolerance);
 }
 
-TEST_P(TrainedNetwork, EveryLayerAttendsAsInDoublePrecision) {
-  // Queries and keys are up to 34 in size, values and outputs 4.
+TEST_P(TrainedNetwork, EveryLayerMatchesDoublePrecision) {
+  // Queries and keys are up to 34 in magnitude, values and outputs 4.
   constexpr float kTolerance = 1e-5f, kTurnedTolerance = 4e-5f;
   const Config& c = trained_->network.config();
   const attn::Rope rope({.head_dim = c.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
@@ -172,7 +172,7 @@ TEST_P(TrainedNetwork, EveryLayerAttendsAsInDoublePrecision) {
   EXPECT_EQ(compared, static_cast<Index>(trained_->attended.size()));
 }
 
-TEST_P(TrainedNetwork, TheSameSeedWritesTheSameText) {
+TEST_P(TrainedNetwork, SeedDeterminesTheText) {
   const auto write = [&](std::uint64_t seed) {
     Context context(trained_->network.config(), cache());
     Sampler sampler({.seed = seed});
@@ -186,7 +186,7 @@ TEST_P(TrainedNetwork, TheSameSeedWritesTheSameText) {
   EXPECT_NE(write(1), write(2));
 }
 
-INSTANTIATE_TEST_SUITE_P(Everyhow, TrainedNetwork,
+INSTANTIATE_TEST_SUITE_P(EveryMode, TrainedNetwork,
                          ::testing::Combine(::testing::Bool(), ::testing::Values(1, 2), ::testing::Bool()), name_of);
 
 }  // namespace

@@ -1,5 +1,5 @@
-// train_gpt given broken files: an error that names the file and says what is wrong; never a crash, and never memory
-// that the file does not account for.
+// Broken files in train_gpt: an error that names the file and says what is wrong; never a crash, and never more memory
+// than the file's size justifies.
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -22,7 +22,7 @@ using namespace train_gpt;
 using attn::test::Random;
 using nlohmann::json;
 
-/// A checkpoint taken apart.
+/// The header and data of a checkpoint.
 struct Parts {
   json header;
   std::string numbers;
@@ -40,7 +40,7 @@ struct Parts {
     return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + numbers;
   }
 
-  /// Writes a number of a tensor.
+  /// Writes an element of a tensor.
   void set(const std::string& tensor, std::size_t index, float value) {
     const auto begin = header[tensor]["data_offsets"][0].get<std::size_t>();
     std::memcpy(numbers.data() + begin + index * sizeof value, &value, sizeof value);
@@ -70,8 +70,8 @@ class TrainGptFiles : public testing::Test {
   }
   void TearDown() override { fs::remove(file_); }
 
-  /// What the error says behind the file's name; empty if the file was accepted. No more memory may be taken than a few
-  /// times the file's size.
+  /// Returns the error message without the file's name, empty if the file is accepted. Checks that the peak memory is
+  /// at most a few times the file's size.
   std::string error_of(const std::string& bytes) {
     training::write_file(file_, bytes);
     std::string message;
@@ -107,7 +107,7 @@ class TrainGptFiles : public testing::Test {
 
 std::string TrainGptFiles::good_;
 
-TEST_F(TrainGptFiles, TheGoodOneIsAccepted) {
+TEST_F(TrainGptFiles, GoodFilesAreAccepted) {
   EXPECT_EQ(error_of(good_), "");
   EXPECT_EQ(error_of(Parts(good_).bytes()), "");
 }
@@ -120,24 +120,24 @@ TEST_F(TrainGptFiles, Truncated) {
 
 TEST_F(TrainGptFiles, NotACheckpoint) {
   EXPECT_NE(error_of("These are words, and no model at all.\n"), "");
-  expect_metadata_error("is no checkpoint of train_gpt", "format", "train_translation");
-  expect_error("is no checkpoint of train_gpt", [](Parts& p) { p.header.erase("__metadata__"); });
+  expect_metadata_error("is not a checkpoint of train_gpt", "format", "train_translation");
+  expect_error("is not a checkpoint of train_gpt", [](Parts& p) { p.header.erase("__metadata__"); });
   expect_metadata_error("has version \"2\"", "version", "2");
 }
 
-TEST_F(TrainGptFiles, SizesThatAreNotInTheFile) {
+TEST_F(TrainGptFiles, SizesThatExceedTheFile) {
   for (const char* key : {"layers", "features", "context"}) {
-    const std::string named = '"' + std::string(key) + "\" is ";
+    const std::string named = '"' + std::string(key) + "\" must be in ";
     expect_metadata_error(named, key, "4000000000000");
     expect_metadata_error(named, key, "0");
     expect_metadata_error(named, key, "-8");
-    expect_metadata_error("no such number", key, "99999999999999999999999");
-    expect_metadata_error("no such number", key, "many");
+    expect_metadata_error("not a valid number", key, "99999999999999999999999");
+    expect_metadata_error("not a valid number", key, "many");
   }
   expect_metadata_error("is too small for the model", "layers", "1000");
   expect_metadata_error("is too small for the model", "features", "65536");
   expect_metadata_error("is too small for the model", "context", "100000");
-  // A million characters, and a vector for each of them: 4 MB that speak of a GB.
+  // A million characters with a vector for each: a file of 4 MB that implies almost a GB.
   std::string characters;
   for (char32_t c = 0x10000; c < 0x10000 + 1'000'000; ++c) {
     characters += static_cast<char>(0xF0 | c >> 18);
@@ -147,7 +147,7 @@ TEST_F(TrainGptFiles, SizesThatAreNotInTheFile) {
     p.header["__metadata__"]["characters"] = characters;
     p.header["__metadata__"]["features"] = "64";
   });
-  expect_metadata_error("no multiple", "heads", "3");
+  expect_metadata_error("a multiple of", "heads", "3");
   expect_metadata_error("positions.weight has shape", "context", "9");
   expect_metadata_error("\"step\"", "step", "7");
   expect_error("is too small for the losses", [](Parts& p) {
@@ -158,42 +158,42 @@ TEST_F(TrainGptFiles, SizesThatAreNotInTheFile) {
   expect_metadata_error("losses.training has shape", "step", "3");
 }
 
-TEST_F(TrainGptFiles, NumbersThatAreNone) {
+TEST_F(TrainGptFiles, InvalidNumbers) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   expect_error("not finite", [&](Parts& p) { p.set("tokens.weight", 5, nan); });
   expect_error("not finite", [&](Parts& p) { p.set("m.norm.weight", 0, std::numeric_limits<float>::infinity()); });
   expect_error("negative", [](Parts& p) { p.set("v.norm.weight", 0, -1); });
-  expect_error("not of a step", [](Parts& p) { p.set("losses.validation_steps", 0, 5); });
-  expect_error("not of a step", [](Parts& p) { p.set("losses.validation_steps", 0, -1); });
-  expect_metadata_error("\"learning_rate\" is nan", "learning_rate", "nan");
-  expect_metadata_error("no such number", "random", "-1");
-  expect_metadata_error("no such number", "seed", "");
-  expect_metadata_error("sample.9", "sample.9", "of a step that was not done");
+  expect_error("a step that was not run", [](Parts& p) { p.set("losses.validation_steps", 0, 5); });
+  expect_error("a step that was not run", [](Parts& p) { p.set("losses.validation_steps", 0, -1); });
+  expect_metadata_error("\"learning_rate\" must be in 0..1, but is nan", "learning_rate", "nan");
+  expect_metadata_error("not a valid number", "random", "-1");
+  expect_metadata_error("not a valid number", "seed", "");
+  expect_metadata_error("sample.9", "sample.9", "of a step that was not run");
   expect_metadata_error("sample.x", "sample.x", "of no step");
 }
 
 TEST_F(TrainGptFiles, AnotherVocabulary) {
   expect_metadata_error("tokens.weight", "characters", "abc");
   expect_metadata_error("twice", "characters", "abca");
-  expect_metadata_error("none", "characters", "");
+  expect_metadata_error("empty", "characters", "");
   expect_error("characters", [](Parts& p) { p.header["__metadata__"].erase("characters"); });
 }
 
-TEST_F(TrainGptFiles, MessagesAreOneShortLineWhateverTheFileSays) {
+TEST_F(TrainGptFiles, MessagesAreOneShortLine) {
   const std::string lines = std::string(1000, 'x') + "\nsecond line\n";
   for (const char* key : {"version", "layers", "learning_rate", "random", "text_checksum", "characters"})
     expect_metadata_error("", key, lines);
   expect_metadata_error("sample.", "sample." + lines, "text");
 }
 
-TEST_F(TrainGptFiles, TensorsThatAreMissingOrTooMany) {
+TEST_F(TrainGptFiles, MissingAndExtraTensors) {
   expect_error("is missing", [](Parts& p) {
     p.header["another"] = p.header["norm.weight"];
     p.header.erase("norm.weight");
   });
 }
 
-TEST_F(TrainGptFiles, AnyDamageIsAnErrorOrAModel) {
+TEST_F(TrainGptFiles, DamagedFilesGiveAnErrorOrAModel) {
   Random random(20251122);
   for (int i = 0; i < 400; ++i) {
     std::string bytes = good_;
@@ -209,7 +209,7 @@ TEST_F(TrainGptFiles, AFailedSaveLeavesTheLastFile) {
   State state = load(file_);
   state.losses[0] += 1;
   const fs::path part = file_.string() + ".part";
-  fs::create_directory(part);  // where the new file would be written first
+  fs::create_directory(part);  // blocks the temporary file
   EXPECT_THROW(save(file_, state), nn::FileError);
   fs::remove(part);
   EXPECT_TRUE(training::read_file(file_) == good_);
@@ -229,7 +229,7 @@ TEST_F(TrainGptFiles, Texts) {
   };
   EXPECT_EQ(error(""), file_.string() + ": is empty");
   EXPECT_EQ(error("ab\xff"), file_.string() + ": byte 3 is not valid UTF-8");
-  EXPECT_EQ(error("\xEF\xBB\xBF"), file_.string() + ": is empty") << "but for a mark";
+  EXPECT_EQ(error("\xEF\xBB\xBF"), file_.string() + ": is empty") << "only a byte order mark";
   EXPECT_EQ(error("ab"), "");
 }
 

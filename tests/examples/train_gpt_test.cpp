@@ -1,4 +1,4 @@
-// train_gpt: what it learns, that it goes on exactly, and that threads change no bit.
+// train_gpt: its loss, exact resumption, and the same bits for any number of threads.
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace train_gpt;
 
-/// A model that takes milliseconds a step. Validation and samples fall where a run is broken off, and elsewhere.
+/// A model that takes milliseconds per step. Interruptions in the tests coincide with some validations and samples, and
+/// not with others.
 Options small_options(double dropout = 0) {
   Options options;
   options.model = {.context = 16, .layers = 2, .heads = 2, .features = 16, .dropout = dropout};
@@ -49,7 +50,7 @@ class TrainGpt : public testing::Test {
   fs::path folder_;
 };
 
-TEST_F(TrainGpt, TheDefaultsLearnTheSameBitsOnOneAndTwoThreads) {
+TEST_F(TrainGpt, DefaultsTrainTheSameBitsOnOneAndTwoThreads) {
 #ifndef NDEBUG
   GTEST_SKIP() << "takes minutes without optimization";
 #endif
@@ -59,7 +60,7 @@ TEST_F(TrainGpt, TheDefaultsLearnTheSameBitsOnOneAndTwoThreads) {
     nn::set_threads(threads);
     State state(Options{}, text);
     const double before = validation_loss(state, text);
-    EXPECT_NEAR(before, std::log(text.vocabulary().size()), 0.2) << "it knows nothing yet";
+    EXPECT_NEAR(before, std::log(text.vocabulary().size()), 0.2) << "an untrained model guesses";
     losses.push_back(run(state, text, {.save = folder_ / std::to_string(threads)}).validation_loss);
   }
   nn::set_threads(2);
@@ -70,7 +71,7 @@ TEST_F(TrainGpt, TheDefaultsLearnTheSameBitsOnOneAndTwoThreads) {
 
 class TrainGptResumed : public TrainGpt, public testing::WithParamInterface<double> {};
 
-TEST_P(TrainGptResumed, GoesOnAsIfItHadNeverStopped) {
+TEST_P(TrainGptResumed, MatchesAnUninterruptedRun) {
   const Text text("");
   State whole(small_options(GetParam()), text);
   const Outcome at_once = run(whole, text, {.save = folder_ / "whole"});
@@ -85,7 +86,7 @@ TEST_P(TrainGptResumed, GoesOnAsIfItHadNeverStopped) {
     State state = load(folder_ / "parts");
     const Index before = state.step;
     const Outcome outcome = run(state, text, {.save = folder_ / "parts", .stop_after = steps});
-    EXPECT_EQ(outcome.steps, state.step - before) << "its time and speed are those of these steps";
+    EXPECT_EQ(outcome.steps, state.step - before) << "time and speed must refer to these steps";
     if (state.step == 30) {
       EXPECT_EQ(outcome.validation_loss, at_once.validation_loss);
     }
@@ -103,8 +104,8 @@ TEST_P(TrainGptResumed, GoesOnAsIfItHadNeverStopped) {
 INSTANTIATE_TEST_SUITE_P(Dropout, TrainGptResumed, testing::Values(0.0, 0.2),
                          [](const auto& p) { return p.param > 0 ? "with" : "without"; });
 
-/// The trainer's steps once more, of the parts of nn.
-TEST_F(TrainGpt, AStepIsLossClippingAndAdamW) {
+/// Repeats the trainer's steps with the parts of nn.
+TEST_F(TrainGpt, StepsAreLossClippingAndAdamW) {
   const Text text("");
   Options options = small_options();
   options.steps = 4;
@@ -113,7 +114,7 @@ TEST_F(TrainGpt, AStepIsLossClippingAndAdamW) {
   options.weight_decay = 0.3;
   options.clip = 0.05;
   State learner(options, text), other(options, text);
-  // Up to the highest, then down to a tenth by a cosine.
+  // Linear warm-up to the highest rate, then cosine decay to a tenth of it.
   const auto between = [](double done) { return 0.002 + 0.018 * 0.5 * (1 + std::cos(done * 3.141592653589793)); };
   const std::vector<double> rates{0.01, 0.02, between(1.0 / 3), between(2.0 / 3)};
   nn::CrossEntropy<float> loss;
@@ -124,7 +125,7 @@ TEST_F(TrainGpt, AStepIsLossClippingAndAdamW) {
     nn::zero_gradients<float>(other.model);
     other.model.backward(loss.backward());
     const auto parameters = nn::parameters_of<float>(other.model);
-    EXPECT_GT(nn::clip_grad_norm(parameters, 0.05), 0.1) << "or clipping would do nothing";
+    EXPECT_GT(nn::clip_grad_norm(parameters, 0.05), 0.1) << "clipping must have an effect";
     optimizer.step(parameters, rate);
     EXPECT_NEAR(train_step(learner, text), by_hand, 1e-6);
     const auto learned = nn::parameters_of<float>(learner.model);
@@ -136,7 +137,7 @@ TEST_F(TrainGpt, AStepIsLossClippingAndAdamW) {
   }
 }
 
-TEST_F(TrainGpt, DropoutAndSeedMatter) {
+TEST_F(TrainGpt, DropoutAndSeedChangeLosses) {
   const Text text("");
   const auto losses = [&](Options options) {
     State state(options, text);
@@ -150,7 +151,7 @@ TEST_F(TrainGpt, DropoutAndSeedMatter) {
   EXPECT_EQ(losses(small_options()), losses(small_options()));
 }
 
-TEST_F(TrainGpt, CtrlCSavesAndTheRunGoesOn) {
+TEST_F(TrainGpt, CtrlCSavesAResumableFile) {
   const Text text("");
   Options options = small_options();
   options.validation_every = 1;
@@ -171,7 +172,7 @@ TEST_F(TrainGpt, CtrlCSavesAndTheRunGoesOn) {
   EXPECT_EQ(saved.losses, state.losses);
 }
 
-TEST_F(TrainGpt, TheFileServesForGenerationAlone) {
+TEST_F(TrainGpt, GenerationNeedsOnlyTheFile) {
   const Text text("");
   State state(small_options(0.1), text);
   run(state, text, {.save = folder_ / "saved"});
@@ -182,7 +183,7 @@ TEST_F(TrainGpt, TheFileServesForGenerationAlone) {
   EXPECT_EQ(continue_text(loaded.model, loaded.vocabulary, "The garden", 50, sampling), written);
 }
 
-TEST_F(TrainGpt, GenerationWithCachesIsThatOfTheWholeText) {
+TEST_F(TrainGpt, GenerationWithCachesMatchesTheWholeText) {
   const Text text("");
   State state(small_options(), text);
   run(state, text, {.save = ""});
@@ -191,7 +192,7 @@ TEST_F(TrainGpt, GenerationWithCachesIsThatOfTheWholeText) {
   const std::string written =
       continue_text(state.model, state.vocabulary, "The garden is", 3 * context, {.temperature = 0});
 
-  // What is in the cache: all since the last time that it was full, when it began again with half of it.
+  // The cache holds the tokens from `first` on. When it is full, it is refilled with the last context / 2 tokens.
   Index first = 0;
   std::string expected;
   for (Index i = 0; i < 3 * context; ++i) {
@@ -222,7 +223,7 @@ TEST_F(TrainGpt, PromptsOfAnyLength) {
   EXPECT_THROW(continue_text(state.model, state.vocabulary, "\u00e9", 1, {}), std::invalid_argument);
 }
 
-TEST_F(TrainGpt, ARunThatDivergesSaysSoAndKeepsTheLastFile) {
+TEST_F(TrainGpt, DivergingRunsThrowAndKeepTheLastFile) {
   const Text text("");
   State state(small_options(), text);
   run(state, text, {.save = folder_ / "saved", .stop_after = 2});
@@ -233,8 +234,8 @@ TEST_F(TrainGpt, ARunThatDivergesSaysSoAndKeepsTheLastFile) {
   EXPECT_TRUE(training::read_file(folder_ / "saved") == good);
 }
 
-/// A checkpoint has them in its header, which must stay small.
-TEST_F(TrainGpt, OfVeryManySamplesEverySecondIsKept) {
+/// Checkpoints store samples in the header, which must stay small.
+TEST_F(TrainGpt, ManySamplesAreThinnedOut) {
   const Text text("");
   Options options = small_options();
   options.steps = 5000;
@@ -251,7 +252,7 @@ TEST_F(TrainGpt, OfVeryManySamplesEverySecondIsKept) {
   EXPECT_EQ(load(folder_ / "saved").samples, state.samples);
 }
 
-TEST_F(TrainGpt, TheTextIsFoundFromAnotherFolder) {
+TEST_F(TrainGpt, CheckpointsHoldTheAbsolutePathOfTheText) {
   const fs::path here = fs::current_path();
   training::write_file(folder_ / "text.txt", std::string(500, 'a') + std::string(500, 'b'));
   fs::current_path(folder_);
@@ -262,20 +263,20 @@ TEST_F(TrainGpt, TheTextIsFoundFromAnotherFolder) {
   EXPECT_EQ(fs::path(load(folder_ / "saved").text_file), fs::canonical(folder_) / "text.txt");
 }
 
-TEST_F(TrainGpt, AnotherTextIsRefused) {
+TEST_F(TrainGpt, OtherTextsAreRefused) {
   const Text own("");
   training::write_file(folder_ / "other.txt", std::string(5000, 'a') + std::string(5000, 'b'));
   const Text other(folder_ / "other.txt");
   State state(small_options(), own);
   try {
     run(state, other, {.save = ""});
-    FAIL() << "it went on with another text";
+    FAIL() << "it continued with another text";
   } catch (const nn::FileError& error) {
     EXPECT_EQ(std::string(error.what()).find((folder_ / "other.txt").string() + ": "), 0u) << error.what();
   }
 }
 
-TEST(TrainGptReport, HasTheRunInIt) {
+TEST(TrainGptReport, DescribesTheRun) {
   const Text text("");
   State state(small_options(), text);
   const Outcome outcome = run(state, text, {.save = ""});

@@ -1,4 +1,4 @@
-// train_gpt's texts, what it draws, and what it may be told.
+// train_gpt's texts, sampling and options.
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -55,7 +55,7 @@ TEST(TrainGptText, CharactersAreCodePoints) {
   EXPECT_THROW(Vocabulary::of("\xe5\xa5"), std::invalid_argument);
 }
 
-TEST(TrainGptText, NinetyPercentAreLearned) {
+TEST(TrainGptText, NinetyPercentAreTrainingText) {
   const Text text("");
   EXPECT_EQ(static_cast<Index>(text.training().size()), text.size() * 9 / 10);
   EXPECT_EQ(static_cast<Index>(text.training().size() + text.validation().size()), text.size());
@@ -63,7 +63,7 @@ TEST(TrainGptText, NinetyPercentAreLearned) {
   EXPECT_THROW(text.require_blocks_of(1000), nn::FileError);
 }
 
-TEST(TrainGptText, BlocksLieOneBehindTheOther) {
+TEST(TrainGptText, BlocksAreConsecutive) {
   std::vector<std::int32_t> tokens(101);
   std::iota(tokens.begin(), tokens.end(), 0);
   EXPECT_EQ(block_starts(tokens, 10, 0), (std::vector<Index>{0, 10, 20, 30, 40, 50, 60, 70, 80, 90}));
@@ -80,16 +80,16 @@ TEST(TrainGptText, BlocksLieOneBehindTheOther) {
     for (int b = 0; b < 4; ++b) seen[static_cast<std::size_t>(drawn.inputs(b, 0))] = true;
     EXPECT_EQ(drawn.targets(3, 9), drawn.inputs(3, 0) + 10);
   }
-  EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 91) << "every block, and none past the end";
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 91) << "every start of a block is drawn, and none past the end";
 }
 
-TEST(TrainGptText, TheValidationLossIsTheMeanOverAllCharacters) {
+TEST(TrainGptText, ValidationLossIsTheMeanOverAllCharacters) {
   const Text text("");
   Options options;
   options.model = {.context = 16, .layers = 1, .heads = 2, .features = 16};
   const State state(options, text);
   const auto tokens = text.validation();
-  // Block by block, each character on its own.
+  // Block by block, each character separately.
   double sum = 0;
   for (std::size_t first = 0; first + 1 < tokens.size(); first += 16) {
     const std::size_t length = std::min<std::size_t>(16, tokens.size() - 1 - first);
@@ -106,7 +106,7 @@ TEST(TrainGptText, TheValidationLossIsTheMeanOverAllCharacters) {
   EXPECT_NE(validation_loss(state, text, 3), validation_loss(state, text));
 }
 
-TEST(TrainGptText, AByteOrderMarkIsNoCharacter) {
+TEST(TrainGptText, ByteOrderMarksAreSkipped) {
   const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "attn_train_gpt_mark";
   training::write_file(file, "\xEF\xBB\xBFHello, hello.");
   const Text text(file);
@@ -118,8 +118,8 @@ TEST(TrainGptText, AByteOrderMarkIsNoCharacter) {
   EXPECT_EQ(text.checksum(), plain.checksum());
 }
 
-/// A text of some hundred MB takes four bytes for each character beside itself, and no string for any.
-TEST(TrainGptText, ReadingTakesFourBytesForACharacter) {
+/// Reading a text takes four bytes per character besides the text itself, without a string for each.
+TEST(TrainGptText, ReadingTakesFourBytesPerCharacter) {
   std::string text;
   while (text.size() < 1'000'000) text += "some words, 好久不见\n";
   std::size_t characters = 0;
@@ -152,7 +152,7 @@ TEST(TrainGptOptions, OutOfRangeIsRefused) {
   refused([](Options& o) { o.beta2 = 1; });
 }
 
-TEST(TrainGptOptions, MessagesSayWhereANumberComesFrom) {
+TEST(TrainGptOptions, MessagesNameTheOption) {
   Options options;
   options.warm_up = -1;
   const auto message = [&](auto... name) {
@@ -163,17 +163,17 @@ TEST(TrainGptOptions, MessagesSayWhereANumberComesFrom) {
     }
     return std::string();
   };
-  EXPECT_EQ(message().find("--warm-up is -1, "), 0u) << message();
-  EXPECT_EQ(message([](const std::string& key) { return "key " + key; }).find("key warm_up is -1, "), 0u);
+  EXPECT_EQ(message().find("--warm-up must be in "), 0u) << message();
+  EXPECT_EQ(message([](const std::string& key) { return "key " + key; }).find("key warm_up must be in "), 0u);
 }
 
-TEST(TrainGptOptions, SizesThatNoMachineHasRoomForAreRefusedAtOnce) {
+TEST(TrainGptOptions, SizesBeyondAnyMemoryAreRefused) {
   Options options;
   options.model.layers = 1000;
   options.model.features = 65'536;
   try {
     State state(options, Vocabulary("abc"));
-    FAIL() << "200 TB were found";
+    FAIL() << "200 TB were allocated";
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find("GB"), std::string::npos) << error.what();
   }

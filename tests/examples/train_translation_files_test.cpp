@@ -1,4 +1,4 @@
-// Files of trained translators, of which none is trusted.
+// Files of trained translators, which are not trusted.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -42,7 +42,7 @@ class TranslatorFile : public testing::Test {
   }
   static void write(const fs::path& file, const std::string& bytes) { std::ofstream(file, std::ios::binary) << bytes; }
 
-  /// What load() says of the file, which must be one line that begins with its name.
+  /// The error message of load() without the file's name. Checks that it is one line that begins with the name.
   std::string fault() const {
     try {
       Translator::load(file());
@@ -55,7 +55,7 @@ class TranslatorFile : public testing::Test {
     return "nothing";
   }
 
-  /// The file with another text in its metadata.
+  /// Writes the file with a changed metadata entry.
   void change(const std::string& key, const std::string& text) const {
     Translator translator = small();
     nn::Metadata metadata = nn::SafeTensors(file()).metadata();
@@ -66,7 +66,7 @@ class TranslatorFile : public testing::Test {
   fs::path folder_;
 };
 
-TEST_F(TranslatorFile, ComesBackAsItWas) {
+TEST_F(TranslatorFile, RoundTrips) {
   Translator saved = small();
   Translator loaded = Translator::load(file());
   EXPECT_EQ(loaded.characters.text(), saved.characters.text());
@@ -80,7 +80,7 @@ TEST_F(TranslatorFile, ComesBackAsItWas) {
   EXPECT_EQ(bytes_of(folder_ / "again"), bytes_of(file()));
 }
 
-TEST_F(TranslatorFile, CutAnywhere) {
+TEST_F(TranslatorFile, TruncatedAnywhere) {
   const std::string whole = bytes_of(file());
   for (std::size_t size = 0; size < whole.size(); size += 1 + size / 7) {
     write(file(), whole.substr(0, size));
@@ -101,7 +101,7 @@ TEST_F(TranslatorFile, OtherFiles) {
 
 TEST_F(TranslatorFile, OtherModels) {
   change("format", "attn gpt");
-  EXPECT_EQ(fault(), "is no model of train_translation");
+  EXPECT_EQ(fault(), "is not a model of train_translation");
 }
 
 TEST_F(TranslatorFile, OtherVersions) {
@@ -111,14 +111,14 @@ TEST_F(TranslatorFile, OtherVersions) {
 
 TEST_F(TranslatorFile, OtherVocabularies) {
   change("characters", "你好不见");
-  EXPECT_EQ(fault(), "source_tokens.weight has shape [7,8], the model needs [6,8]");
+  EXPECT_EQ(fault(), "source_tokens.weight has shape [7,8], but the model needs [6,8]");
   change("characters", "你好不见久你");
   EXPECT_EQ(fault(), "its \"characters\": 你 appears twice");
   change("characters", "你好不见久");
   change("merges", "110 111");
   EXPECT_TRUE(fault().starts_with("target_tokens.weight has shape ")) << fault();
   change("merges", "110 9999");
-  EXPECT_EQ(fault(), "its \"merges\": joins what is no piece");
+  EXPECT_EQ(fault(), "its \"merges\": joins something that is not a piece");
 }
 
 TEST_F(TranslatorFile, HugeSizes) {
@@ -135,7 +135,7 @@ TEST_F(TranslatorFile, HugeSizes) {
   }
 }
 
-TEST_F(TranslatorFile, NumbersThatAreNotFinite) {
+TEST_F(TranslatorFile, NonFiniteValues) {
   for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     Translator translator = small();
     translator.save(file());
@@ -144,7 +144,7 @@ TEST_F(TranslatorFile, NumbersThatAreNotFinite) {
     EXPECT_THROW(translator.save(file()), nn::FileError);
     EXPECT_EQ(bytes_of(file()), good);
 
-    // The last number of the file is that of the last parameter.
+    // The last value of the file belongs to the last parameter.
     std::fstream bytes(file(), std::ios::binary | std::ios::in | std::ios::out);
     bytes.seekp(-static_cast<std::streamoff>(sizeof wrong), std::ios::end);
     bytes.write(reinterpret_cast<const char*>(&wrong), sizeof wrong);
@@ -155,20 +155,20 @@ TEST_F(TranslatorFile, NumbersThatAreNotFinite) {
 
 TEST_F(TranslatorFile, AFailedSaveKeepsTheLastGoodFile) {
   const std::string before = bytes_of(file());
-  fs::create_directory(file().string() + ".part");  // where the new file would be written first
+  fs::create_directory(file().string() + ".part");  // blocks the temporary file
   Translator other = small(6);
   EXPECT_THROW(other.save(file()), nn::FileError);
   EXPECT_EQ(bytes_of(file()), before);
   EXPECT_THROW(other.save(folder_ / "no" / "such" / "folder"), nn::FileError);
 }
 
-/// A model that learned nothing may write any bytes.
+/// An untrained model may write any bytes.
 TEST_F(TranslatorFile, OutputIsOneLineOfUtf8) {
   const auto lines = translate(Translator::load(file()), {"你好"}, {});
   EXPECT_EQ(lines[0], nn::as_line(lines[0]));
 }
 
-TEST_F(TranslatorFile, SizesThatNoMachineHasRoomForAreRefusedAtOnce) {
+TEST_F(TranslatorFile, SizesBeyondAnyMemoryAreRefused) {
   EXPECT_THROW(
       Translator(Characters::from_text("你"), Pieces::learn({}, 0), Sizes{100, 100, 1 << 14, 1, 1 << 16}, 0, 1),
       std::invalid_argument);

@@ -1,4 +1,4 @@
-// train_translation's beam search, against searches that keep nothing.
+// train_translation's beam search against searches without caches.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -14,8 +14,8 @@ namespace {
 using namespace translation;
 using namespace attn::test;
 
-/// A model that has just begun to learn: the next piece alone is a bad guide, and beams change places often. After 25
-/// steps ends are as likely as anything.
+/// A model early in training, for which greedy choices are poor and beams reorder often. After 25 steps the end is as
+/// likely as any piece.
 struct Beginner {
   explicit Beginner(int steps) {
     Trainer trainer(translator, examples, {.steps = steps});
@@ -31,7 +31,7 @@ const Beginner& beginner() {
   return beginner;
 }
 
-/// The likeliest next piece again and again, without caches.
+/// Greedy decoding without caches.
 Ids without_caches(const nn::Transformer<float>& model, const Ids& source) {
   Ids given{Pieces::kEnd};
   while (given.size() < 3 * source.size() + 20 + 1) {
@@ -54,7 +54,7 @@ TEST(Search, OneBeamIsGreedy) {
     expect(beginner().translator.model, beginner().examples[i].source);
 }
 
-TEST(Search, ASentenceAloneOrAmongOthers) {
+TEST(Search, BatchingDoesNotChangeTranslations) {
   std::vector<std::string> sentences = chinese_of(trained().pairs);
   for (const char* other : {"", "。", "我爱好久", "你的妹妹在桌子下面", "龘", "火车站在学校下面吗？"})
     sentences.push_back(other);
@@ -69,7 +69,7 @@ TEST(Search, ASentenceAloneOrAmongOthers) {
   }
 }
 
-/// The log-probability of a target with its end.
+/// The log-probability of a target including its end.
 double log_prob(const nn::Transformer<float>& model, const Ids& source, Ids target) {
   Ids given = target;
   given.insert(given.begin(), Pieces::kEnd);
@@ -96,7 +96,7 @@ TEST(Search, MoreBeamsFindLikelierTargets) {
   EXPECT_GT(beams, greedy);
 }
 
-/// What is found by one who forgets everything but the beginnings: each is fed anew for every piece.
+/// Beam search without caches: every hypothesis is fed again for every piece.
 class PlainSearch {
  public:
   PlainSearch(const nn::Transformer<float>& model, const Ids& source, std::size_t beams, double length_penalty)
@@ -107,7 +107,7 @@ class PlainSearch {
     std::vector<Beginning> beginnings{{{}, 0}};
     for (std::size_t length = 1; length <= most; ++length) {
       beginnings = longer(beginnings);
-      // To go on without losing anything, up to the greatest length: is that better than the best so far?
+      // Upper bound of the score of any continuation: no further loss, at the greatest length.
       const double hope = score(beginnings.front().log_prob, most + 1);
       if (length < most && best_ && best_->second >= hope) return best_->first;
     }
@@ -130,7 +130,7 @@ class PlainSearch {
     if (!best_ || reached > best_->second) best_ = {ids, reached};
   }
 
-  /// Of all ways to go on, the likeliest twice as many as beams; the first so many of these that do not end.
+  /// The best continuations that do not end, one per beam, among the 2 * beams likeliest continuations.
   std::vector<Beginning> longer(const std::vector<Beginning>& beginnings) {
     std::vector<Beginning> all, next;
     for (const Beginning& beginning : beginnings) {
@@ -163,7 +163,7 @@ class PlainSearch {
   std::optional<std::pair<Ids, double>> best_;
 };
 
-TEST(Search, BeamsAreThoseWithoutCaches) {
+TEST(Search, BeamsMatchSearchWithoutCaches) {
   const Beginner novice(25);
   for (const Beginner* model : {&beginner(), &novice}) {
     std::vector<Ids> sources;
@@ -175,7 +175,7 @@ TEST(Search, BeamsAreThoseWithoutCaches) {
         EXPECT_EQ(found.back()[i], PlainSearch(model->translator.model, sources[i], 4, penalty).best())
             << "source " << i << ", penalty " << penalty;
     }
-    EXPECT_NE(found[0], found[1]) << "or the penalty would not matter here";
+    EXPECT_NE(found[0], found[1]) << "the penalty must have an effect";
   }
 }
 

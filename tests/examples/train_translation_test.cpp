@@ -1,4 +1,4 @@
-// train_translation learns, and draws where it looked.
+// Training and attention maps of train_translation.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -24,7 +24,7 @@ std::vector<float> numbers_of(Translator& translator) {
   return all;
 }
 
-TEST(Training, LearnsThePhraseBookByHeart) {
+TEST(Training, LearnsThePhraseBook) {
   EXPECT_GT(trained().first_loss, 5.0);
   EXPECT_LT(trained().last_loss, 0.3);
   for (const Index beams : {1, 4}) {
@@ -33,7 +33,7 @@ TEST(Training, LearnsThePhraseBookByHeart) {
   }
 }
 
-TEST(Training, AnyNumberOfThreadsGivesTheSameBits) {
+TEST(Training, ThreadsDoNotChangeResults) {
   const auto learned_with = [](int threads) {
     nn::set_threads(threads);
     const std::vector<Pair> pairs = phrase_book();
@@ -75,7 +75,7 @@ TEST(Batches, EveryEpochHasEachExampleOnce) {
 }
 
 TEST(Batches, RareCharactersAreHiddenMoreOften) {
-  // 2 occurs three times, 3 once; 4 never. The end, 1, is no character.
+  // 2 occurs three times, 3 once, 4 never. The end, 1, is not a character.
   const std::vector<Example> examples{{{2, 2, 2, 3, 1}, {300}}, {{1}, {301}}};
   const std::vector<double> chances = chances_of_hiding(examples, 5, 1);
   EXPECT_DOUBLE_EQ(chances[2], 1.0 / 4);
@@ -98,9 +98,9 @@ TEST(Batches, RareCharactersAreHiddenMoreOften) {
   EXPECT_NEAR(threes, 0.5, 0.03);
 }
 
-/// The trainer's steps once more, of the parts of nn.
-TEST(Training, AStepIsLossClippingAndAdamW) {
-  const std::vector<Pair> pairs{{"Long time, no see.", "好久不见。"}};  // one batch, whatever is drawn
+/// Repeats the trainer's steps with the parts of nn.
+TEST(Training, StepsAreLossClippingAndAdamW) {
+  const std::vector<Pair> pairs{{"Long time, no see.", "好久不见。"}};  // always the same batch
   Translator learner = new_translator(pairs, {}, 0), other = new_translator(pairs, {}, 0);
   const auto examples = examples_of(pairs, learner.characters, learner.pieces);
   const TrainingConfig config{.steps = 4,
@@ -111,7 +111,7 @@ TEST(Training, AStepIsLossClippingAndAdamW) {
                               .label_smoothing = 0.2,
                               .clip = 0.05};
   Trainer trainer(learner, examples, config);
-  // Up to the highest, then down by a cosine.
+  // Linear warm-up to the highest rate, then cosine decay.
   const auto between = [](double done) { return 0.002 + 0.008 * 0.5 * (1 + std::cos(done * 3.141592653589793)); };
   const std::vector<double> rates{0.005, 0.01, between(1.0 / 3), between(2.0 / 3)};
   nn::CrossEntropy<float> loss(0.2);
@@ -122,7 +122,7 @@ TEST(Training, AStepIsLossClippingAndAdamW) {
     nn::zero_gradients<float>(other.model);
     other.model.backward(loss.backward());
     const auto parameters = nn::parameters_of<float>(other.model);
-    EXPECT_GT(nn::clip_grad_norm(parameters, 0.05), 0.1) << "or clipping would do nothing";
+    EXPECT_GT(nn::clip_grad_norm(parameters, 0.05), 0.1) << "clipping must have an effect";
     optimizer.step(parameters, rate);
     const Trainer::Step step = trainer.step();
     EXPECT_NEAR(step.loss, by_hand, 1e-6);
@@ -134,7 +134,7 @@ TEST(Training, AStepIsLossClippingAndAdamW) {
   }
 }
 
-TEST(Training, ALossThatIsNotFiniteEndsIt) {
+TEST(Training, NonFiniteLossEndsTraining) {
   const std::vector<Pair> pairs = phrase_book();
   Translator translator = new_translator(pairs, {}, 0);
   const auto examples = examples_of(pairs, translator.characters, translator.pieces);
@@ -146,7 +146,7 @@ TEST(Training, ALossThatIsNotFiniteEndsIt) {
   EXPECT_TRUE(numbers_of(translator) == before);
 }
 
-TEST(Batches, HaveTokensThatFollow) {
+TEST(Batches, TargetsAreTheNextTokens) {
   const std::vector<Example> examples{{{5, 6, 1}, {300, 301}}, {{7, 1}, {302}}};
   const Batch batch = batch_of(examples, {1, 0});
   EXPECT_EQ(batch.lengths, (std::vector<Index>{2, 3}));
@@ -184,7 +184,7 @@ TEST(AttentionMap, HasLabelsAndWeights) {
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
 }
 
-TEST(AttentionMap, OfALongSentenceIsNotMuchWiderThanAScreen) {
+TEST(AttentionMap, OfALongSentenceFitsAScreen) {
   Look look{"好", "Good.", {}, {}, {}};
   for (int i = 0; i < 300; ++i) look.characters.push_back("好"), look.pieces.push_back(" good");
   look.sentence = look.translation = std::string(3000, 'x');

@@ -1,4 +1,4 @@
-// Text in and figures out of train_translation.
+// Text processing and metrics of train_translation.
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -28,7 +28,7 @@ std::string joined(const Strings& parts) {
   return all;
 }
 
-TEST(Pieces, AnyTextComesBack) {
+TEST(Pieces, RoundTripAnyText) {
   const Pieces learned = Pieces::learn(english_phrases(), 300), bytes = Pieces::learn({}, 300);
   EXPECT_EQ(bytes.size(), 258);
   Strings texts = english_phrases();
@@ -60,7 +60,7 @@ TEST(Pieces, AnyTextComesBack) {
   }
 }
 
-TEST(Pieces, FrequentWordsAreOnePieceWhereverTheyStand) {
+TEST(Pieces, FrequentWordsAreOnePieceAtAnyPosition) {
   const Pieces pieces =
       Pieces::learn({"The cat saw the dog.", "I saw the cat.", "The dog saw Tom.", "Is Tom the cat?"}, 300);
   const Ids the = pieces.encode("The");
@@ -82,8 +82,9 @@ TEST(Pieces, MergesByHand) {
   EXPECT_EQ(pieces.bytes(260), " low");
   EXPECT_EQ(pieces.bytes(261), " lot");
   EXPECT_EQ(pieces.merges(), "32 108 258 111 259 119 259 116");
-  EXPECT_EQ(Pieces::learn({"x low low low lot lot"}, 100).size(), 258 + 4) << "what occurs once is not learned";
-  EXPECT_EQ(Pieces::learn({"x aaaaa aaaaa"}, 1).encode("x aaaaa").size(), 3u + 4u) << "of five, two twos are joined";
+  EXPECT_EQ(Pieces::learn({"x low low low lot lot"}, 100).size(), 258 + 4) << "pairs that occur once are not merged";
+  EXPECT_EQ(Pieces::learn({"x aaaaa aaaaa"}, 1).encode("x aaaaa").size(), 3u + 4u)
+      << "five letters have two pairs to merge";
 }
 
 TEST(Pieces, MergesOfAFile) {
@@ -95,14 +96,14 @@ TEST(Pieces, MergesOfAFile) {
   for (const char* broken : {"1", "1 ", "1 x", "-1 2", "1 258", "1 256", "257 1", "1 2 1 2", "1 2 3", "1  2", "1 2 ",
                              "99999999999 1", "1,2"})
     EXPECT_THROW(Pieces::from_merges(broken), std::invalid_argument) << broken;
-  // Doubles its length each time.
+  // Each piece is twice as long as the previous one.
   std::string long_ones = "97 97";
   for (int i = 258; i < 278; ++i)
     for (int side = 0; side < 2; ++side) long_ones.append(" ").append(std::to_string(i));
   EXPECT_THROW(Pieces::from_merges(long_ones), std::invalid_argument);
 }
 
-TEST(Characters, AreWrittenInOneWay) {
+TEST(Characters, AreNormalised) {
   const auto usual = [](const char* text) { return joined(characters_of(text)); };
   EXPECT_EQ(usual("好久不见。"), "好久不见");
   EXPECT_EQ(usual("好久不见"), "好久不见");
@@ -136,12 +137,12 @@ TEST(Chrf, ByHand) {
   EXPECT_NEAR(chrf(Strings{"abc"}, Strings{"abd"}), 100.0 * 7 / 18, 1e-9);
   // Precision 1 and 1, recall 2/4 and 1/3; the translation has no 3-grams: 5 * 5/12 / (4 + 5/12).
   EXPECT_NEAR(chrf(Strings{"ab"}, Strings{"abcd"}), 100.0 * 25 / 53, 1e-9);
-  EXPECT_NEAR(chrf(Strings{"a b"}, Strings{"ab\tcd "}), 100.0 * 25 / 53, 1e-9) << "blanks do not count";
-  // Counts are added up first: 1-grams 2 of 3 and 2 of 5, 2-grams 1 of 1 and 1 of 3.
+  EXPECT_NEAR(chrf(Strings{"a b"}, Strings{"ab\tcd "}), 100.0 * 25 / 53, 1e-9) << "blanks are ignored";
+  // Counts are summed over sentences first: 1-grams 2 of 3 and 2 of 5, 2-grams 1 of 1 and 1 of 3.
   EXPECT_NEAR(chrf(Strings{"ab", "x"}, Strings{"abcd", "y"}), 100.0 * 275 / 666, 1e-9);
-  // The 2-grams of "abc" have no reference, and do not count: precision (3/5 + 1) / 2, recall 1.
+  // The 2-grams of "abc" have no reference and are ignored: precision (3/5 + 1) / 2, recall 1.
   EXPECT_NEAR(chrf(Strings{"abc", "ab"}, Strings{"a", "ab"}), 100.0 * 4 / 4.2, 1e-9);
-  // As often as in both: precision 2/3, recall 1; 2-grams 1/2 and 1.
+  // Matches are clipped to the smaller count: precision 2/3, recall 1; 2-grams 1/2 and 1.
   EXPECT_NEAR(chrf(Strings{"aaa"}, Strings{"aa"}), 100.0 * 5 * (7.0 / 12) / (4 * 7.0 / 12 + 1), 1e-9);
   EXPECT_NEAR(chrf(Strings{"Long time, no see."}, Strings{"Long time, no see."}), 100, 1e-9);
   EXPECT_EQ(chrf(Strings{"abc"}, Strings{"xyz"}), 0);
@@ -198,7 +199,7 @@ TEST(Pairs, BrokenLinesAreNamed) {
   EXPECT_THROW(pairs_of(std::string(1000, '\0'), "x.tsv"), nn::FileError);
 }
 
-TEST(HoldBack, DrawsOfWhatOccursOnce) {
+TEST(HoldBack, HoldsBackOnlyUniqueSentences) {
   std::vector<Pair> pairs{{"A.", "同。"}, {"B.", "同"}};
   for (int i = 0; i < 50; ++i) pairs.push_back({"N.", "句" + std::to_string(i)});
   const Split split = hold_back(pairs, 20, 7);

@@ -1,4 +1,4 @@
-// Files of the programs that train: what is read, what is written, and what is never written over.
+// Files of the training programs: reading, writing, and files that are never overwritten.
 #include <csignal>
 #include <filesystem>
 #include <string>
@@ -28,7 +28,7 @@ class TrainingFiles : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  /// What the error says; empty if there is none.
+  /// The error message of f(); empty if it does not throw.
   template <class F>
   std::string error_of(const F& f) {
     try {
@@ -40,7 +40,7 @@ class TrainingFiles : public testing::Test {
     return "";
   }
 
-  /// One option alone.
+  /// Requires a single file to be writable.
   static void require(const std::string& option, const fs::path& file) {
     require_writable({{option, file}}, {}, "this program");
   }
@@ -48,25 +48,25 @@ class TrainingFiles : public testing::Test {
   fs::path folder_;
 };
 
-TEST_F(TrainingFiles, WhatWasWrittenIsRead) {
+TEST_F(TrainingFiles, RoundTrips) {
   const fs::path file = folder_ / "text";
   const std::string text("a\0b\n\xff", 5);
   write_file(file, text);
   EXPECT_EQ(read_file(file), text);
   write_file(file, "");
   EXPECT_EQ(read_file(file), "");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing else is left";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "no other file remains";
 }
 
 TEST_F(TrainingFiles, ErrorsNameTheFile) {
   EXPECT_EQ(error_of([&] { read_file(folder_ / "nix"); }), (folder_ / "nix").string() + ": there is no such file");
-  EXPECT_EQ(error_of([&] { read_file(folder_); }), folder_.string() + ": is no file");
+  EXPECT_EQ(error_of([&] { read_file(folder_); }), folder_.string() + ": is not a file");
   write_file(folder_ / "text", "12345");
   EXPECT_EQ(error_of([&] { read_file(folder_ / "text", 4); }),
             (folder_ / "text").string() + ": has 5 bytes, more than 4");
   const fs::path nowhere = folder_ / "no" / "such" / "folder";
   const std::string gone = ": cannot be written: No such file or directory",
-                    odd = ": cannot be written: it is no regular file";
+                    odd = ": cannot be written: it is not a regular file";
   EXPECT_EQ(error_of([&] { write_file(nowhere, "x"); }), nowhere.string() + gone);
   EXPECT_EQ(error_of([&] { require("--save", nowhere); }), nowhere.string() + gone);
   EXPECT_EQ(error_of([&] { require("--save", folder_); }), folder_.string() + odd);
@@ -76,7 +76,7 @@ TEST_F(TrainingFiles, ErrorsNameTheFile) {
 TEST_F(TrainingFiles, AFailedWriteLeavesTheLastFile) {
   const fs::path file = folder_ / "text";
   write_file(file, "good");
-  fs::create_directory(folder_ / "text.part");  // where the new one would be written first
+  fs::create_directory(folder_ / "text.part");  // blocks the temporary file
   EXPECT_EQ(error_of([&] { require("--save", file); }), file.string() + ": cannot be written: Is a directory");
   EXPECT_EQ(error_of([&] { write_file(file, "new"); }), file.string() + ": cannot be written: Is a directory");
   EXPECT_EQ(read_file(file), "good");
@@ -91,13 +91,13 @@ TEST_F(TrainingFiles, RequiringAWritableFileChangesNothing) {
   EXPECT_EQ(read_file(file), "<!DOCTYPE html>");
 }
 
-TEST_F(TrainingFiles, WhatIsSomethingElseIsLeftAsItIs) {
+TEST_F(TrainingFiles, OtherFilesAreNotOverwritten) {
   const fs::path file = folder_ / "file";
   const auto refused = [&](const std::string& option) {
     const std::string before = read_file(file), error = error_of([&] { require(option, file); });
     EXPECT_EQ(read_file(file), before);
     if (!error.empty()) {
-      EXPECT_EQ(error, file.string() + ": is something else than what " + option + " writes, and is left as it is");
+      EXPECT_EQ(error, file.string() + ": is not a file that " + option + " writes, so it is not overwritten");
     }
     return !error.empty();
   };
@@ -124,7 +124,7 @@ TEST_F(TrainingFiles, NoFileIsNamedTwice) {
   const auto refused = [&](const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
     return error_of([&] { require_writable(written, read, ""); }).find("is named by --") != std::string::npos;
   };
-  EXPECT_TRUE(refused({{"--save", file}, {"--report", same}}, {})) << "although it is not there yet";
+  EXPECT_TRUE(refused({{"--save", file}, {"--report", same}}, {})) << "even if the file does not exist yet";
   EXPECT_TRUE(refused({{"--save", file}}, {{"--data", same}}));
   EXPECT_FALSE(refused({{"--save", file}, {"--report", folder_ / "other"}}, {{"--data", folder_ / "text"}}));
   EXPECT_FALSE(refused({{"--save", ""}, {"--report", ""}}, {{"--data", ""}}));
@@ -133,7 +133,7 @@ TEST_F(TrainingFiles, NoFileIsNamedTwice) {
   EXPECT_TRUE(refused({{"--save", link}}, {{"--data", file}}));
 }
 
-TEST_F(TrainingFiles, ASymbolicLinkStaysOne) {
+TEST_F(TrainingFiles, SymbolicLinksAreKept) {
   write_file(folder_ / "file", "old");
   fs::create_symlink("file", folder_ / "link");
   write_file(folder_ / "link", "new");
@@ -144,14 +144,14 @@ TEST_F(TrainingFiles, ASymbolicLinkStaysOne) {
   EXPECT_EQ(read_file(folder_ / "not there yet"), "text");
 }
 
-TEST_F(TrainingFiles, AFileThatIsReplacedKeepsItsPermissions) {
+TEST_F(TrainingFiles, ReplacedFilesKeepTheirPermissions) {
   write_file(folder_ / "file", "old");
   fs::permissions(folder_ / "file", fs::perms::owner_read | fs::perms::owner_write);
   write_file(folder_ / "file", "new");
   EXPECT_EQ(fs::status(folder_ / "file").permissions(), fs::perms::owner_read | fs::perms::owner_write);
 }
 
-TEST_F(TrainingFiles, WhereThereIsNoRoomTheSystemSaysWhy) {
+TEST_F(TrainingFiles, FullDisksGiveTheSystemsMessage) {
   write_file(folder_ / "file", "good");
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
@@ -164,7 +164,7 @@ TEST_F(TrainingFiles, WhereThereIsNoRoomTheSystemSaysWhy) {
   std::signal(SIGXFSZ, before);
   EXPECT_EQ(error, (folder_ / "file").string() + ": cannot be written: File too large");
   EXPECT_EQ(read_file(folder_ / "file"), "good");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing half is left";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "no partial file remains";
 }
 
 TEST(Printable, NothingMovesTheCursor) {
@@ -174,7 +174,7 @@ TEST(Printable, NothingMovesTheCursor) {
                         "31m\xE2\x80\xA8"
                         "b"),
             "a 31m b")
-      << "of two bytes and of three";
+      << "control characters of two and three bytes";
   EXPECT_EQ(nn::as_line("\xFF\xE4\xBDz"), "\uFFFD\uFFFD\uFFFDz");
   EXPECT_EQ(nn::as_line(std::string_view("a\0b", 3)), "a b");
   EXPECT_EQ(nn::as_text("a\n\tb\x1B"), "a\n\tb ");

@@ -1,4 +1,4 @@
-// A page whose every number is known.
+// A report with known values.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace attn::test {
 
-/// 2 layers of 3 heads, a word of 2 letters that looks at 3 Chinese characters; 3 samples; losses of 40 steps.
+/// 2 layers of 3 heads, a word of 2 letters that attends to 3 Chinese characters; 3 samples; losses of 40 steps.
 inline training::Report small_report() {
   training::Report report{.title = "A page",
                           .introduction = "About nothing.",

@@ -1,4 +1,4 @@
-// The page in a browser: what it shows once its script has run, and after clicks and keys.
+// The report page in a browser: its contents after its script has run, and after clicks and keys.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The first browser that there is; empty if none.
+/// The first installed browser; empty if none.
 std::string browser() {
   for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
     if (std::system((std::string("command -v ") + name + " >/dev/null 2>&1").c_str()) == 0) return name;
@@ -26,7 +26,7 @@ std::string browser() {
 class TrainingPage : public testing::Test {
  protected:
   void SetUp() override {
-    if (browser().empty()) GTEST_SKIP() << "there is no Chromium to open the page in (apt-get install chromium)";
+    if (browser().empty()) GTEST_SKIP() << "needs Chromium to open the page (apt-get install chromium)";
     folder_ = fs::path(testing::TempDir()) /
               (std::string("attn_training_page_") + testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(folder_);
@@ -36,14 +36,14 @@ class TrainingPage : public testing::Test {
     if (!folder_.empty()) fs::remove_all(folder_);
   }
 
-  /// The page as the browser has it, after the script of a user. Nothing may be written to the console.
+  /// Returns the DOM after running a script that acts as the user. Nothing may be written to the console.
   std::string rendered(const training::Report& report, const std::string& user = "", int width = 1000) {
     const std::string dom = opened(report, user, width);
     EXPECT_EQ(log_.find("CONSOLE"), std::string::npos) << log_;
     return dom;
   }
 
-  /// The same, whatever is written to the console: log_ has it.
+  /// The same, but allows output to the console, which is in log_.
   std::string opened(const training::Report& report, const std::string& user, int width) {
     std::string page = training::report_html(report);
     const std::size_t end = page.rfind("</body>");
@@ -66,7 +66,7 @@ class TrainingPage : public testing::Test {
   std::string log_;
 };
 
-/// The text of the element of an id.
+/// The text of the element with this id.
 std::string text_of(const std::string& dom, const std::string& id) {
   std::smatch match;
   return std::regex_search(dom, match, std::regex(" id=\"" + id + "\"[^>]*>([^<]*)<")) ? match[1].str() : "missing";
@@ -84,11 +84,11 @@ TEST_F(TrainingPage, ShowsFiguresCurveSampleAndMaps) {
   EXPECT_EQ(count(dom, "class=\"cell\""), 6u);
   for (const char* label : {">h</text>", ">\u2423</text>", ">好</text>", ">久</text>", ">\u21b5</text>"})
     EXPECT_NE(dom.find(label), std::string::npos) << label;
-  // The last row of the first head looks at the second column most.
-  EXPECT_EQ(text_of(dom, "readout"), "Layer 1, head 1: “\u2423” (2) looks at “久” (2) with weight 0.500.");
+  // The last row of the first head has its largest weight in the second column.
+  EXPECT_EQ(text_of(dom, "readout"), "Layer 1, head 1: “\u2423” (2) attends to “久” (2) with weight 0.500.");
 }
 
-TEST_F(TrainingPage, IsSteppedThroughByKeysAndClicks) {
+TEST_F(TrainingPage, NavigatesByKeysAndClicks) {
   const std::string keys =
       "const key = (e, name) => e.dispatchEvent(new KeyboardEvent('keydown', {key: name, bubbles: true}));\n";
   const std::string slide =
@@ -98,13 +98,13 @@ TEST_F(TrainingPage, IsSteppedThroughByKeysAndClicks) {
                                        "document.querySelector('[aria-label=\"layer 1, head 2\"]').click();\n"
                                        "key(document.getElementById('heads'), 'ArrowDown');\n"
                                        "key(document.getElementById('heads'), 'ArrowRight');\n"
-                                       "key(document.getElementById('heads'), 'ArrowRight');\n"  // there is no fourth
+                                       "key(document.getElementById('heads'), 'ArrowRight');\n"  // no fourth head
                                        "key(document.getElementById('map'), 'ArrowUp');\n"
                                        "key(document.getElementById('map'), 'ArrowLeft');\n");
   EXPECT_EQ(text_of(dom, "sample-step"), "10");
   EXPECT_EQ(text_of(dom, "sample-text"), "ten");
   EXPECT_TRUE(std::regex_search(dom, std::regex("aria-label=\"layer 2, head 3\"[^>]* aria-pressed=\"true\"")));
-  EXPECT_EQ(text_of(dom, "readout"), "Layer 2, head 3: “h” (1) looks at “好” (1) with weight 0.125.");
+  EXPECT_EQ(text_of(dom, "readout"), "Layer 2, head 3: “h” (1) attends to “好” (1) with weight 0.125.");
 }
 
 TEST_F(TrainingPage, ChoosesAmongTexts) {
@@ -117,7 +117,7 @@ TEST_F(TrainingPage, ChoosesAmongTexts) {
                "const c = document.getElementById('map-choice'); c.value = 1; c.dispatchEvent(new Event('change'));\n");
   EXPECT_EQ(count(dom, "<canvas"), 1u);
   EXPECT_EQ(count(dom, "class=\"cell\""), 1u) << "weights of 0 are not drawn";
-  EXPECT_EQ(text_of(dom, "readout"), "Layer 1, head 1: “x” (1) looks at “y” (2) with weight 1.000.");
+  EXPECT_EQ(text_of(dom, "readout"), "Layer 1, head 1: “x” (1) attends to “y” (2) with weight 1.000.");
 }
 
 TEST_F(TrainingPage, HostileTextIsShownAndNotRun) {
@@ -143,10 +143,10 @@ TEST_F(TrainingPage, FitsANarrowScreen) {
   EXPECT_NE(dom.find("<title>wider by 0</title>"), std::string::npos);
 }
 
-/// Where no font has a letter, browsers draw the same box for each.
+/// Browsers draw the same box for every letter that no font has.
 TEST_F(TrainingPage, ChineseIsDrawnAsItself) {
   if (std::system("fc-list :lang=zh 2>/dev/null | grep -q .") != 0)
-    GTEST_SKIP() << "no font here has Chinese: on Debian, apt-get install fonts-noto-cjk or fonts-wqy-zenhei";
+    GTEST_SKIP() << "no installed font has Chinese: on Debian, apt-get install fonts-noto-cjk or fonts-wqy-zenhei";
   const std::string dom = rendered(attn::test::small_report(), R"(
     const pixels = (letter) => {
       const canvas = document.createElement('canvas');
@@ -156,21 +156,21 @@ TEST_F(TrainingPage, ChineseIsDrawnAsItself) {
       context.fillText(letter, 4, 26);
       return [...context.getImageData(0, 0, 32, 32).data].join();
     };
-    // No font has what Unicode has promised to leave unassigned.
+    // Unicode guarantees that this code point stays unassigned, so no font has it.
     const box = pixels('\u{e0fff}'), drawn = ['好', '久'].map(pixels);
     document.title = drawn[0] === drawn[1] || drawn.includes(box) ? 'boxes' : 'letters';
   )");
   EXPECT_NE(dom.find("<title>letters</title>"), std::string::npos);
 }
 
-TEST_F(TrainingPage, ErrorsOfTheConsoleAreSeenHere) {
+TEST_F(TrainingPage, ConsoleErrorsAreDetected) {
   opened(attn::test::small_report(), "noSuchFunction();", 1000);
   EXPECT_NE(log_.find("CONSOLE"), std::string::npos);
   opened(attn::test::small_report(), "fetch('https://example.org/');", 1000);
-  EXPECT_NE(log_.find("Content Security Policy"), std::string::npos) << "the page may not load anything";
+  EXPECT_NE(log_.find("Content Security Policy"), std::string::npos) << "the page must not load anything";
 }
 
-TEST_F(TrainingPage, APageOfNothingHasNoErrors) {
+TEST_F(TrainingPage, EmptyReportsHaveNoErrors) {
   EXPECT_NE(rendered({.title = "Empty", .introduction = "", .figures = {}, .losses = {}, .samples = {}, .maps = {}})
                 .find("<h1>Empty</h1>"),
             std::string::npos);

@@ -1,4 +1,4 @@
-// What the programs that train have in common: progress, Ctrl-C, the loss curve and the page.
+// Common parts of the training programs: progress, Ctrl-C, the loss curve and the report page.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace training;
 
-TEST(TrainingProgress, WithoutATerminalALineForEachTenth) {
+TEST(TrainingProgress, WritesALinePerTenthWithoutATerminal) {
   std::ostringstream out;
   Progress progress(200, 0, out, false);
   for (int step = 1; step <= 200; ++step) progress.update(step, 3.25, 64);
@@ -39,7 +39,7 @@ TEST(TrainingProgress, WithoutATerminalALineForEachTenth) {
   EXPECT_NE(out.str().find("\n200/200  loss 3.250"), std::string::npos);
 }
 
-TEST(TrainingProgress, ARunThatGoesOnCountsItsOwnTokens) {
+TEST(TrainingProgress, ResumedRunsCountTheirOwnTokens) {
   std::ostringstream out;
   Progress progress(100, 90, out, false);
   for (int step = 91; step <= 100; ++step) progress.update(step, 1, 1000);
@@ -48,7 +48,7 @@ TEST(TrainingProgress, ARunThatGoesOnCountsItsOwnTokens) {
   EXPECT_GE(10'000 / progress.tokens_per_second(), 0);
 }
 
-TEST(TrainingProgress, OnATerminalTheLineIsDrawnOver) {
+TEST(TrainingProgress, RedrawsTheLineOnATerminal) {
   std::ostringstream out;
   {
     Progress progress(4, 0, out, true, 100);
@@ -57,7 +57,7 @@ TEST(TrainingProgress, OnATerminalTheLineIsDrawnOver) {
     progress.update(2, 2.25, 8);
     progress.update(4, 2.0, 8);
   }
-  // The bar, taken away for the line above it, drawn again, and ended.
+  // The bar is drawn, erased for the line above it, redrawn and ended.
   EXPECT_TRUE(
       std::regex_match(out.str(), std::regex("[^\n\r]*1/4  loss 2\\.500[^\n\r]*\r\x1b\\[Kvalidation loss 2\\.000\n"
                                              "[^\n\r]*2/4[^\n\r]*\r\x1b\\[K[^\n\r]*4/4  loss 2\\.000[^\n\r]*\n")))
@@ -69,7 +69,7 @@ TEST(TrainingProgress, NoLineIsLongerThanTheTerminal) {
   std::ostringstream out;
   Progress progress(1'000'000, 0, out, true, 60);
   progress.update(1, 2.5, 8);
-  EXPECT_EQ(out.str().find("\u2591"), std::string::npos) << "there is no room for a bar";
+  EXPECT_EQ(out.str().find("\u2591"), std::string::npos) << "no space for a bar";
   EXPECT_LE(out.str().size(), 60u);
 }
 
@@ -81,7 +81,7 @@ TEST(TrainingProgress, Durations) {
   EXPECT_EQ(duration_text(-1), "0 s");
 }
 
-TEST(TrainingInterrupt, TheFirstSignalIsNotedAndTheSecondEnds) {
+TEST(TrainingInterrupt, FirstSignalIsRecordedAndSecondEndsTheProgram) {
   {
     const Interrupt interrupt;
     EXPECT_FALSE(interrupt.requested());
@@ -91,7 +91,7 @@ TEST(TrainingInterrupt, TheFirstSignalIsNotedAndTheSecondEnds) {
   }
   {
     const Interrupt interrupt;
-    EXPECT_FALSE(interrupt.requested()) << "of an earlier run";
+    EXPECT_FALSE(interrupt.requested()) << "a signal of an earlier run";
     std::raise(SIGTERM);
     EXPECT_EQ(interrupt.exit_code(), 143);
   }
@@ -106,10 +106,10 @@ TEST(TrainingInterrupt, TheFirstSignalIsNotedAndTheSecondEnds) {
         std::raise(SIGINT);
       },
       testing::KilledBySignal(SIGINT), "");
-  EXPECT_FALSE(fs::exists(part)) << "nothing half is left";
+  EXPECT_FALSE(fs::exists(part)) << "no partial file remains";
 }
 
-TEST(TrainingInterrupt, SignalsDoAfterwardsWhatTheyDidBefore) {
+TEST(TrainingInterrupt, SignalHandlersAreRestored) {
   static std::atomic<int> seen{0};
   const auto before = std::signal(SIGINT, [](int) { ++seen; });
   {
@@ -122,21 +122,21 @@ TEST(TrainingInterrupt, SignalsDoAfterwardsWhatTheyDidBefore) {
   std::signal(SIGINT, before);
 }
 
-/// A thread of a pool may be the one that the system interrupts.
-TEST(TrainingInterrupt, AnyThreadMayNoteIt) {
+/// The system may deliver the signal to a thread of a pool.
+TEST(TrainingInterrupt, AnyThreadMayReceiveTheSignal) {
   const Interrupt interrupt;
   std::thread([] { std::raise(SIGTERM); }).join();
   EXPECT_TRUE(interrupt.requested());
   EXPECT_EQ(interrupt.exit_code(), 143);
 }
 
-TEST(TrainingLossCurve, SmoothedLossesAreMeansOfThoseAround) {
+TEST(TrainingLossCurve, SmoothedLossesAreCentredMeans) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double x : smoothed(std::vector<double>(50, 2.5), 10)) EXPECT_NEAR(x, 2.5, 1e-12);
   EXPECT_EQ(smoothed({9, 1, 5, 3}, 3), (std::vector<double>{9, 5, 3, 4}));
   EXPECT_EQ(smoothed({1, nan, 2}, 3)[1], 1.5);
   EXPECT_EQ(smoothed({}, 3).size(), 0u);
-  // Neither behind losses that fall nor ahead of them.
+  // The mean of falling losses neither lags behind them nor leads them.
   std::vector<double> falling;
   for (int i = 0; i < 1000; ++i) falling.push_back(4 - 0.002 * i);
   const std::vector<double> mean = smoothed(falling, 51);
@@ -145,7 +145,7 @@ TEST(TrainingLossCurve, SmoothedLossesAreMeansOfThoseAround) {
   EXPECT_EQ(mean_of_last({1, nan, 3}, 50), 2);
 }
 
-TEST(TrainingLossCurve, TheLegendSaysWhatIsCompared) {
+TEST(TrainingLossCurve, LegendNamesTheCurves) {
   LossCurve curve{{3, 2, 1}, {{3, 1.5}}};
   curve.training_name = "each step, with <dropout>";
   curve.validation_name = "held back, without";
@@ -166,9 +166,9 @@ TEST(TrainingLossCurve, HasAxesAndCurves) {
   for (const char* text : {">step<", ">loss<", ">4000<", ">4<", ">0<", "prefers-color-scheme:dark"})
     EXPECT_NE(svg.find(text), std::string::npos) << text;
   EXPECT_EQ(svg.find("nan"), std::string::npos);
-  EXPECT_LT(svg.size(), 60'000u) << "however many steps there are";
+  EXPECT_LT(svg.size(), 60'000u) << "the size must not depend on the number of steps";
 
-  // The outlier is the smallest y of its neighbourhood: it was not averaged away.
+  // The outlier has the smallest y of its neighbourhood: it is not averaged away.
   const std::size_t begin = svg.find("loss-step s1\" points=\"") + 22;
   std::istringstream points(svg.substr(begin, svg.find('"', begin) - begin));
   double highest = 1e9;
@@ -179,7 +179,7 @@ TEST(TrainingLossCurve, HasAxesAndCurves) {
   EXPECT_LT(highest, 52 + 260 * (4 - 2.9) / 4);
 }
 
-TEST(TrainingLossCurve, NothingAndWhatIsNotFiniteCanBeDrawn) {
+TEST(TrainingLossCurve, EmptyAndNonFiniteLossesCanBeDrawn) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   for (const LossCurve& curve :
        {LossCurve{}, LossCurve{{nan, infinity}, {{1, nan}}}, LossCurve{{2}, {}}, LossCurve{{1, nan, 1}, {{2, 1}}}}) {
@@ -190,14 +190,14 @@ TEST(TrainingLossCurve, NothingAndWhatIsNotFiniteCanBeDrawn) {
   }
 }
 
-/// The JSON that a page holds.
+/// The JSON data of a page.
 nlohmann::json data_of(const std::string& page) {
   const std::string begin = "<script type=\"application/json\" id=\"data\">";
   const std::size_t at = page.find(begin) + begin.size();
   return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
 }
 
-TEST(TrainingReport, TextIsDataWhateverItHolds) {
+TEST(TrainingReport, TextIsAlwaysEscaped) {
   const std::string evil = "</script><script>alert(1)</script><!-- & \u2028 \" ' \\ \n好久不见";
   Report report = attn::test::small_report();
   report.title = report.introduction = evil;
@@ -216,7 +216,7 @@ TEST(TrainingReport, TextIsDataWhateverItHolds) {
   EXPECT_EQ(data["maps"][0]["rows"][0], evil);
 }
 
-TEST(TrainingReport, BytesThatAreNotUtf8DoNotBreakThePage) {
+TEST(TrainingReport, InvalidUtf8DoesNotBreakThePage) {
   Report report = attn::test::small_report();
   report.samples = {{1,
                      "a\xff"
@@ -240,7 +240,7 @@ TEST(TrainingReport, WeightsAreThousandths) {
   }
 }
 
-TEST(TrainingReport, RefersToNothingOutside) {
+TEST(TrainingReport, HasNoExternalReferences) {
   const std::string page = report_html(attn::test::small_report());
   for (const char* reference : {"http:", "https:", "src=", "href=", "@import", "url("}) {
     const std::string without = std::regex_replace(page, std::regex("http://www\\.w3\\.org/2000/svg"), "");
@@ -249,7 +249,7 @@ TEST(TrainingReport, RefersToNothingOutside) {
   EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
 }
 
-TEST(TrainingReport, RefusesWeightsThatAreNotThoseOfTheLabels) {
+TEST(TrainingReport, RefusesWeightsThatDoNotMatchTheLabels) {
   const auto refused = [](const std::function<void(AttentionMaps&)>& change) {
     Report report = attn::test::small_report();
     change(report.maps[0]);

@@ -1,5 +1,5 @@
-// The transliteration example given broken files and odd input: an error that says what is wrong, or a result; never a
-// crash, and never memory that the file does not account for.
+// Broken files and odd input in the transliteration example: an error that says what is wrong, or a result; never a
+// crash, and never more memory than the file's size justifies.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -31,7 +31,7 @@ Transformer network_of(const std::string& bytes) {
   return Transformer(file);
 }
 
-/// What the file's error says; empty if the file was accepted.
+/// Returns the error message, empty if the file is accepted.
 std::string error_of(const std::string& bytes) {
   try {
     network_of(bytes);
@@ -48,12 +48,12 @@ void expect_error(const std::string& bytes, const std::string& part) {
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
 }
 
-/// A damaged file may be refused, in one line that names it, or give a network; nothing else may happen, and whatever
-/// the file claims, no more memory may be taken than is really in it. Returns whether it was refused.
+/// Whether the file is refused. A damaged file must give a network or a one-line error that names the file, and take no
+/// more memory than its real size justifies.
 bool is_refused(const std::string& bytes) {
   std::string message;
   const auto taken = allocations_of([&] { message = error_of(bytes); });
-  // The stream, the file's variables and the network's copies of them, and some room for names and tables.
+  // The stream, the file's variables and the network's copies of them, plus some memory for names and tables.
   EXPECT_LE(taken.peak, static_cast<std::ptrdiff_t>(6 * bytes.size() + 65536));
   if (message.empty()) return false;
   EXPECT_EQ(message.rfind(std::string(kName) + ": ", 0), 0u) << message;
@@ -69,7 +69,7 @@ std::string with_bytes_flipped(std::string bytes, std::mt19937& random) {
   return bytes;
 }
 
-TEST(TinyModel, IsAcceptedAndWritesUntilItIsStopped) {
+TEST(TinyModel, IsAcceptedAndWritesUntilStopped) {
   ASSERT_FALSE(is_refused(tiny_model().bytes()));
   const auto results = greedy(network_of(tiny_model().bytes()), {{3, 4}, {5}}, {}, attn::Path::flash);
   ASSERT_EQ(results.size(), 2u);
@@ -79,7 +79,7 @@ TEST(TinyModel, IsAcceptedAndWritesUntilItIsStopped) {
   }
 }
 
-TEST(TinyModel, PaddingChangesNothing) {
+TEST(TinyModel, PaddingDoesNotChangeResults) {
   const Transformer network = network_of(tiny_model().bytes());
   const Tokens long_source{3, 4, 5, 6, 5, 4, 3, 3, 4}, short_source{5};
   const Tokens long_target{3, 4, 3, 4}, short_target{4};
@@ -91,7 +91,8 @@ TEST(TinyModel, PaddingChangesNothing) {
     ASSERT_EQ(together[1].log_probs.size(), 5u);
     for (std::size_t t = 0; t < 2; ++t) EXPECT_NEAR(together[0].log_probs[t], first[0].log_probs[t], 1e-5f);
     for (std::size_t t = 0; t < 5; ++t) EXPECT_NEAR(together[1].log_probs[t], second[0].log_probs[t], 1e-5f);
-    EXPECT_GT(std::abs(together[0].log_probs[0] - together[1].log_probs[0]), 1e-3f) << "the sources must matter";
+    EXPECT_GT(std::abs(together[0].log_probs[0] - together[1].log_probs[0]), 1e-3f)
+        << "the sources must affect the results";
   }
 }
 
@@ -123,11 +124,11 @@ TEST(BrokenModel, BytesFlippedAnywhere) {
     } catch (const std::runtime_error&) {  // weights so large that the network overflows
     }
   }
-  EXPECT_GT(refused, 300) << "names, sizes and counts are a good part of this file";
-  EXPECT_LT(refused, 2900) << "and most flipped weights are still weights";
+  EXPECT_GT(refused, 300) << "names, sizes and counts are a large part of this file";
+  EXPECT_LT(refused, 2900) << "most flipped weights are still valid";
 }
 
-TEST(BrokenModel, SaysWhatIsWrong) {
+TEST(BrokenModel, ErrorsSayWhatIsWrong) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   expect_error("", "the file is empty");
   expect_error("These are words, and no model.", "not a model file");
@@ -202,7 +203,7 @@ class ModelFolder : public ::testing::Test {
     std::ofstream(folder_ / name, std::ios::binary) << content;
   }
 
-  /// Loading must fail with one line that names the file and has this part.
+  /// Checks that loading fails with one line that names the file and contains `part`.
   void expect_error(const std::string& file, const std::string& part) const {
     try {
       Model::load(folder_);
@@ -226,7 +227,7 @@ TEST_F(ModelFolder, LoadsAndTransliterates) {
   EXPECT_THROW(model.target.token(6), std::out_of_range);
 }
 
-TEST_F(ModelFolder, ModelFileThatIsNone) {
+TEST_F(ModelFolder, InvalidModelFiles) {
   fs::resize_file(folder_ / "model.bin", 1000);
   expect_error("model.bin", "truncated");
   write("model.bin", "");
@@ -237,7 +238,7 @@ TEST_F(ModelFolder, ModelFileThatIsNone) {
   expect_error("model.bin", "not a regular file");
 }
 
-TEST_F(ModelFolder, VocabularyThatIsNone) {
+TEST_F(ModelFolder, InvalidVocabularies) {
   const std::string file = "target_vocabulary.txt";
   write(file, "<blank>\n<s>\n</s>\na\n");
   expect_error(file, "4 tokens and <unk>, but the decoder");

@@ -18,14 +18,14 @@ namespace {
 namespace fs = std::filesystem;
 using namespace transliterate;
 
-constexpr float kTolerance = 1e-5f;  // that of the published numbers
+constexpr float kTolerance = 1e-5f;  // the precision of the published values
 
 struct Published {
   Model model;
   nlohmann::json cases;
 };
 
-/// Both paths, as one padded batch and one by one.
+/// A path, and whether all cases run as one padded batch or one by one.
 struct How {
   attn::Path path;
   bool batched;
@@ -64,7 +64,7 @@ class PublishedCases : public ::testing::TestWithParam<How> {
     return result;
   }
 
-  /// Calls `run` with all numbers below `count` at once, or with one after the other, and puts its results in order.
+  /// Calls `run` with all indices below `count` at once, or one by one, and concatenates the results.
   template <class F>
   static std::vector<Scored> run_all(std::size_t count, F run) {
     std::vector<std::vector<std::size_t>> batches;
@@ -93,7 +93,7 @@ TEST_P(PublishedCases, LettersHaveThePublishedIds) {
   }
 }
 
-TEST_P(PublishedCases, ScoresAreThePublishedOnes) {
+TEST_P(PublishedCases, ScoresMatchThePublishedOnes) {
   const auto& all = cases("score_cases");
   ASSERT_FALSE(all.empty());
   const auto results = run_all(all.size(), [&](const std::vector<std::size_t>& batch) {
@@ -115,7 +115,7 @@ TEST_P(PublishedCases, ScoresAreThePublishedOnes) {
 TEST_P(PublishedCases, GreedySearchWritesThePublishedNames) {
   const auto& all = cases("greedy");
   ASSERT_FALSE(all.empty());
-  for (const auto& c : all) {  // every prefix with all sources, of which those that go with it have published outputs
+  for (const auto& c : all) {  // every prefix with all sources; only its own sources have published outputs
     const auto prefix = c.at("prefix");
     const auto results = run_all(all.size(), [&](const std::vector<std::size_t>& batch) {
       std::vector<Tokens> sources;
@@ -130,7 +130,7 @@ TEST_P(PublishedCases, GreedySearchWritesThePublishedNames) {
   }
 }
 
-TEST_P(PublishedCases, GreedyLogProbabilitiesAreThoseOfScoring) {
+TEST_P(PublishedCases, GreedyLogProbabilitiesMatchScoring) {
   for (const auto& c : cases("score_cases")) {
     const auto found = greedy(model().network, {ids(c.at("src"), model().source)}, {}, GetParam().path);
     ASSERT_EQ(text_of(found[0].tokens, model().target, " "), c.at("tgt").get<std::string>());
@@ -140,13 +140,13 @@ TEST_P(PublishedCases, GreedyLogProbabilitiesAreThoseOfScoring) {
   }
 }
 
-TEST_P(PublishedCases, AWordWithoutBlanksIsTheSameName) {
+TEST_P(PublishedCases, BlanksBetweenLettersAreOptional) {
   const Tokens spelled = ids("آ ت ز م و ن", model().source), plain = ids("آتزمون", model().source);
   EXPECT_EQ(spelled, plain);
   EXPECT_EQ(spelled.size(), 6u);
 }
 
-TEST_P(PublishedCases, EveryHeadLooksAtTheSourceWithWeightsThatAddUpToOne) {
+TEST_P(PublishedCases, WeightsOfEveryHeadSumToOne) {
   const Tokens source = ids("آتزمون", model().source), target = ids("atzmon", model().target);
   const auto map = attention_map(model().network, source, target, GetParam().path);
   ASSERT_EQ(map.shape(), (attn::Shape<3>{kHeads, 7, 6}));

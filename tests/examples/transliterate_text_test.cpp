@@ -1,4 +1,4 @@
-// Text in and pictures out of the transliteration example.
+// Text processing and heat maps of the transliteration example.
 #include <stdexcept>
 #include <string>
 
@@ -24,12 +24,12 @@ TEST(Utf8, LettersOfEveryLength) {
   EXPECT_EQ(code_point_name(U'\U0001F600'), "U+1F600");
 }
 
-TEST(Utf8, RefusesWhatIsNone) {
+TEST(Utf8, RefusesInvalidUtf8) {
   const char* const broken[] = {
       "\x80",              // continuation without a lead
-      "\xC3",              // cut off
-      "\xE2\x82",          // cut off
-      "\xF0\x9F\x98",      // cut off
+      "\xC3",              // truncated
+      "\xE2\x82",          // truncated
+      "\xF0\x9F\x98",      // truncated
       "\xC3\x28",          // lead without a continuation
       "\xC0\xAF",          // two bytes for one
       "\xE0\x80\xAF",      // three bytes for one
@@ -49,7 +49,7 @@ TEST(Utf8, RefusesWhatIsNone) {
   }
 }
 
-TEST(Words, PlainOrSpelledOut) {
+TEST(Words, MayBePlainOrSpelledOut) {
   const Word name{"آ", "ز", "ا"};
   EXPECT_EQ(words_of("آزا"), std::vector<Word>{name});
   EXPECT_EQ(words_of("آ ز ا"), std::vector<Word>{name});
@@ -58,7 +58,7 @@ TEST(Words, PlainOrSpelledOut) {
   EXPECT_EQ(words_of("آزا ا"), (std::vector<Word>{name, {"ا"}}));
 }
 
-TEST(Words, RefusesEmptyAndEndlessOnes) {
+TEST(Words, RefusesEmptyAndOverlongOnes) {
   EXPECT_THROW(words_of(""), std::invalid_argument);
   EXPECT_THROW(words_of(" \t\u2003\n"), std::invalid_argument);
   EXPECT_EQ(words_of(std::string(kMaxWordLength, 'a')).front().size(), kMaxWordLength);
@@ -82,14 +82,14 @@ TEST(HeatMap, HasACellForEveryPairOfEveryPanel) {
   EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos);
 }
 
-TEST(HeatMap, EscapesWhatXmlForbids) {
+TEST(HeatMap, EscapesCharactersThatXmlForbids) {
   const std::string svg =
       heat_map_svg("<&>\"\x01", "a < b", {panel({"<", "&", "\x02", "\u200C", "\u064E"}, {"\"", ">"})});
   EXPECT_NE(svg.find("<title>&lt;&amp;&gt;&quot;\uFFFD</title>"), std::string::npos);
   EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
   EXPECT_NE(svg.find(">U+0002</text>"), std::string::npos);
   EXPECT_NE(svg.find(">U+200C</text>"), std::string::npos);
-  EXPECT_NE(svg.find(">\u25CC\u064E</text>"), std::string::npos) << "a mark sits on a dotted circle";
+  EXPECT_NE(svg.find(">\u25CC\u064E</text>"), std::string::npos) << "a combining mark needs a dotted circle";
   EXPECT_EQ(count(svg, "<"), count(svg, ">"));
   EXPECT_EQ(svg.find('\x01'), std::string::npos);
   EXPECT_EQ(svg.find('\x02'), std::string::npos);

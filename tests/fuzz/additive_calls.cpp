@@ -1,11 +1,12 @@
-// Additive attention: projections, hyperbolic tangents and a product, with the errors of each handed on to the next.
+// Additive attention: projections, hyperbolic tangents and a product, with the error bounds propagated from step to
+// step.
 #include "families.h"
 #include "tensor_call.h"
 
 namespace fuzz {
 namespace {
 
-/// A parameter of each head, or of all, in guarded memory; absent: there is none.
+/// A parameter per head, or for all heads, in guarded memory; may be absent.
 template <class T>
 struct Parameter {
   std::optional<Guard4<T>> numbers;
@@ -32,7 +33,7 @@ struct Parameter {
   }
 };
 
-/// Rows with `hidden` features, and by how much each may be off.
+/// Rows with `hidden` features, and their error bounds.
 template <class R>
 struct Projected {
   std::vector<R> is, error;
@@ -128,7 +129,7 @@ class AdditiveCall {
     }
   }
 
-  /// The scores of a head: scale * sum over features of w * tanh(query + key).
+  /// Computes the scores of a head: scale * sum over features of w * tanh(query + key).
   void add_scores(Sequence<R>& s, Index h) const {
     const R eps = std::numeric_limits<T>::epsilon(), scale = static_cast<R>(scale_);
     const Index kv_head = h / (s.heads / s.kv_heads);
@@ -142,7 +143,7 @@ class AdditiveCall {
           const auto a = static_cast<std::size_t>(i * hidden_ + f), b = static_cast<std::size_t>(j * hidden_ + f);
           const R x = q.is[a] + k.is[b], off = q.error[a] + k.error[b] + eps * std::abs(x), t = std::tanh(x),
                   w = scale * static_cast<R>(score_weight_.at(h, 0, f));
-          // A tangent is within 8 units in the last place, and moves by at most what its argument does.
+          // The tanh has an error of at most 8 units in the last place, and changes by at most as much as its argument.
           sum += w * t, error += std::abs(w) * (std::min<R>(off, 2) + (8 * eps + rounding) * std::abs(t));
         }
         s.scores.push_back(sum);

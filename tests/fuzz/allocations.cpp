@@ -1,5 +1,5 @@
-// What the library takes off the heap for results, workspaces and caches, which is aligned, ends at a forbidden page
-// too, and holds NaN at first.
+// Replaces aligned allocation, which the library uses for results, workspaces and caches, so that these end at a guard
+// page, too, and initially contain NaN.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define FUZZ_HAS_ASAN 1
@@ -24,8 +24,8 @@ std::size_t page_size() {
 
 }  // namespace
 
-// A page that remembers the size, a forbidden one, the memory, a forbidden one. The memory begins in the first page of
-// its own, because alignments are less than a page.
+// Layout: a page that stores the size, a guard page, the pages of the memory, a guard page. The memory ends at the
+// second guard page and begins in the first of its own pages, so operator delete finds the stored size.
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const std::size_t page = page_size(), align = static_cast<std::size_t>(alignment);
   const std::size_t aligned = (bytes + align - 1) / align * align, inside = (aligned + page - 1) / page * page;

@@ -1,4 +1,4 @@
-// What calls over caches and pages have in common: tokens as they were given, and the call that attends to them.
+// Common parts of calls over caches and pages: the appended tokens, and the call that attends to them.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace fuzz {
 
-/// A token's keys and values as they were appended: of all heads, one behind the other.
+/// A token's keys and values as appended, with all heads concatenated.
 struct Token {
   std::vector<double> k, v;
 };
@@ -21,11 +21,11 @@ struct CachePlan {
 };
 CachePlan random_cache(Case& c);
 
-/// Turns the features of one head by the definition; `largest`: what the error is relative to.
+/// Rotates the features of one head by the definition; `largest` receives the magnitudes to which errors are relative.
 void turn(const attn::Rope& rope, Index position, double* x, double* largest);
 
-/// A number as the cache has it, if it is the one that was given, but for the rounding of a turn, relative to `size`,
-/// and that of T.
+/// Returns an element as stored in the cache, after checking that it differs from the appended one only by rounding: to
+/// T, and in the rotation (relative to `size`).
 template <class T>
 double checked_number(double is, double expected, double size, double scale) {
   double allowed = 4 * static_cast<double>(std::numeric_limits<float>::epsilon()) * size;
@@ -37,7 +37,7 @@ double checked_number(double is, double expected, double size, double scale) {
   return is;
 }
 
-/// Draws tokens to append, in memory of their own: (batch, kv_heads, tokens, dim).
+/// Random tokens to append, each tensor in its own memory: (batch, kv_heads, tokens, dim).
 template <class X>
 struct Appended {
   Guard4<X> k, v;
@@ -64,8 +64,8 @@ struct Appended {
   }
 };
 
-/// Keys and values of a sequence, read back by number(is_value, head, token, x) and scale(is_value, head, token),
-/// against the tokens that were given.
+/// Reads keys and values of a sequence back with number(is_value, head, token, x) and scale(is_value, head, token), and
+/// checks them against the appended tokens.
 template <class T, class Number, class Scale>
 void read_back(const CachePlan& plan, const Tokens& tokens, const Number& number, const Scale& scale,
                Sequence<double>& s) {
@@ -87,7 +87,7 @@ void read_back(const CachePlan& plan, const Tokens& tokens, const Number& number
     }
 }
 
-/// Attends to sequences: `cache` is a cache or a batch of sequences, `all` has their keys and values.
+/// Attends to sequences: `cache` is a cache or a batch of sequences, `all` contains their keys and values.
 template <class Q, class Cache>
 void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<Sequence<double>> all) {
   Random& r = c.random;
@@ -151,12 +151,12 @@ void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<S
     const auto with = [&](const auto& query) {
       const Guarded memory =
           workspace(c, options, [&](const auto& o) { return attn::workspace_bytes(query, cache, mods, o); });
-      // Products of some sequences of a batch may be formed in bf16 and of others not.
+      // Products of some sequences of a batch may be computed in bf16, and those of others not.
       if (std::is_same_v<Q, Eigen::bfloat16> && *options.isa >= attn::Isa::avx512_bf16) {
         precision.weights = 0x1p-8, precision.weights_tiny = 0x1p-126, precision.lse = 2e-4;
-        if (plan.rope) precision.scores = 0x1.01p-8;  // queries are rounded once more when they are turned
+        if (plan.rope) precision.scores = 0x1.01p-8;  // rotated queries are rounded once more
       }
-      // Products of weights and scales are integers of 24 bits, relative to the largest of them.
+      // Products of weights and scales are 24-bit integers, relative to the largest of them.
       if (cache.view().choose_dots() && attn::detail::parts_of(*options.isa).dots != attn::detail::DotProducts::none)
         precision.values = 0x1p-22;
       ++c.calls;

@@ -1,4 +1,4 @@
-// KvCache, through histories of appending, forgetting and reordering.
+// KvCache, through random histories of appending, truncating and reordering.
 #include "cache_call.h"
 #include "families.h"
 

@@ -1,4 +1,4 @@
-// One case: its random numbers, what it says about itself, and what it keeps alive.
+// One case: its random numbers, description, and the memory it keeps alive.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@
 
 namespace fuzz {
 
-/// What a case found.
+/// An error found by a case.
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -34,14 +34,14 @@ template <class... X>
   throw Failure(text.str());
 }
 
-/// The largest share of the allowed error that was used, for each kind of result.
+/// The largest fraction of the allowed error, for each kind of result.
 using Shares = std::map<std::string, double>;
 
-/// What all cases of a run have in common.
+/// Settings shared by all cases of a run.
 struct Setup {
   std::uint64_t seed = 1;
-  std::optional<attn::Isa> isa = std::nullopt;  ///< none: each case draws one
-  bool wrong_oracle = false;                    ///< as if the scale were 1 % larger: all must be found out
+  std::optional<attn::Isa> isa = std::nullopt;  ///< nullopt: each case draws one
+  bool wrong_oracle = false;                    ///< the oracle's scale is 1 % larger, which must be detected
 };
 
 class Case {
@@ -51,10 +51,10 @@ class Case {
 
   Random random;
   std::ostringstream text;
-  Index calls = 0;  ///< of the library
+  Index calls = 0;  ///< to the library
   Shares shares;
 
-  /// Memory that a mod looks at.
+  /// Keeps alive the memory that a mod reads.
   template <class X>
   X& keep(X x) {
     auto held = std::make_shared<X>(std::move(x));
@@ -62,7 +62,7 @@ class Case {
     return *held;
   }
 
-  /// An instruction set and an executor; no workspace yet.
+  /// Returns options with a random instruction set and executor; no workspace yet.
   attn::Options options() {
     attn::Options o;
     std::vector<attn::Isa> there;
@@ -77,7 +77,7 @@ class Case {
     text << ' ' << attn::to_string(*o.isa)
          << (who < 5    ? " serial"
              : who < 7  ? " threads(2)"
-             : who == 7 ? " every one of threads(3)"
+             : who == 7 ? " all of threads(3)"
                         : "");
     return o;
   }
@@ -86,21 +86,21 @@ class Case {
     return workers == 2 ? two : three;
   }
 
-  /// The scale, and what the oracle multiplies by.
+  /// Draws the scale. Returns the oracle's scale.
   long double draw_scale(attn::Options& o, Index head_dim) {
     const Index kind = random.from(0, 99);
-    if (kind < 55) return asked_scale(1 / std::sqrt(static_cast<long double>(head_dim)));
+    if (kind < 55) return oracle_scale(1 / std::sqrt(static_cast<long double>(head_dim)));
     double scale = random.uniform(0.01, 1.5);
     if (kind < 60) scale = 0;
     if (kind >= 60 && kind < 72) scale = -scale;
     if (kind >= 90) scale *= 60;
     o.scale = scale;
     text << " scale=" << scale;
-    return asked_scale(scale);
+    return oracle_scale(scale);
   }
 
-  /// What the oracle is asked with, for a scale.
-  long double asked_scale(long double scale) const { return setup_.wrong_oracle ? scale * 1.01L : scale; }
+  /// The oracle's scale, which is deliberately wrong on request.
+  long double oracle_scale(long double scale) const { return setup_.wrong_oracle ? scale * 1.01L : scale; }
 
   void used(const std::string& what, double share) {
     double& most = shares[what];
@@ -112,10 +112,10 @@ class Case {
   std::vector<std::shared_ptr<void>> kept_;
 };
 
-/// A part of the campaign: draws a call, makes it and judges it.
+/// One family of cases: draws a call, makes it and judges its results.
 struct Family {
   const char* name;
-  Index share;  ///< of the cases, relative to the sum of all
+  Index share;  ///< of all cases, relative to the sum over families
   void (*run)(Case&);
 };
 

@@ -4,7 +4,7 @@
 namespace fuzz {
 
 void tensors_double(Case& c) {
-  TensorCall<double> call(c, 5e5);  // an oracle of long doubles takes ten times as long
+  TensorCall<double> call(c, 5e5);  // the long double oracle takes ten times as long
   with_random_mods(c, call.sizes(), [&](const auto& mods, const Meanings& meanings) { call.make(mods, meanings); });
 }
 

@@ -1,4 +1,4 @@
-// Mods whose type says nothing, as they stand in a call: they may only be asked about the pairs of that call.
+// Type-erased mods for calls, which check that they are evaluated only for pairs of that call.
 #pragma once
 
 #include <memory>
@@ -24,10 +24,11 @@ inline void check_asked(const Position& p, const Problem& problem) {
   if (p.batch < 0 || p.batch >= problem.batch || (problem.sequence && p.batch != *problem.sequence) || p.head < 0 ||
       p.head >= problem.heads || p.q < problem.q_offset || p.q >= problem.q_offset + problem.q_len || p.kv < 0 ||
       p.kv >= problem.kv_len)
-    fail("a mod is asked about (batch ", p.batch, ", head ", p.head, ", q ", p.q, ", kv ", p.kv, ")");
+    fail("a mod was evaluated outside the call, for (batch ", p.batch, ", head ", p.head, ", q ", p.q, ", kv ", p.kv,
+         ")");
 }
 
-/// A mask for a call. kOpaque: as of a lambda without hints, so that its predicate is asked for whole tiles.
+/// A mask for a call. kOpaque: like a lambda without hints, so that its predicate is evaluated for whole tiles.
 template <bool kOpaque, class Mask>
 struct Coverages {
   static constexpr bool kIsOpaque = kOpaque;

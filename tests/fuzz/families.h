@@ -1,4 +1,4 @@
-// All parts of the campaign.
+// All families of the campaign.
 #pragma once
 
 #include "case.h"
@@ -20,7 +20,7 @@ void pages(Case&);
 void multi_head(Case&);
 void recurrences(Case&);
 void additive(Case&);
-/// Rows of scores with a large constant, and keys with a common part: see shifted_call.h.
+/// Rows of scores with a large constant, and keys with a common component: see shifted_call.h.
 void shifted_float(Case&);
 void shifted_double(Case&);
 void shifted_half(Case&);

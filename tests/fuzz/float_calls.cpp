@@ -1,4 +1,4 @@
-// Tensors of one scalar, with mods of erased type.
+// Tensors of a single scalar type, with type-erased mods.
 #include "families.h"
 #include "tensor_call.h"
 

@@ -1,4 +1,4 @@
-// Random calls of the whole library, each judged by an oracle of its own, with every tensor against forbidden pages.
+// Random calls to all parts of the library, each judged by a separate oracle, with every tensor next to guard pages.
 #include <unistd.h>
 #include <chrono>
 #include <csignal>
@@ -26,10 +26,10 @@ struct Settings {
   bool verbose = false;
 };
 
-/// Exit codes beside 0 and 1, which say whether anything was found.
+/// Exit codes besides 0 (nothing found) and 1 (failures).
 constexpr int kTouched = 2, kSkipped = 77;
 
-/// What replays the case that runs, for a signal handler that may not do much.
+/// The command that replays the current case, for a signal handler, which must not allocate.
 char replay[256];
 
 void say_and_end(int signal) {
@@ -50,15 +50,15 @@ const Family& family_of(Random& r) {
   return kFamilies[0];
 }
 
-/// What a family's cases found.
+/// The results of a family's cases.
 struct Sums {
   std::uint64_t cases = 0;
   Shares shares;
 };
 
-/// What follows a comma in the name of a result is for `verbose`.
+/// The part of a result's name after a comma is printed only if `verbose`.
 void print(const std::map<std::string, Sums>& families, bool verbose) {
-  std::cout << "cases of each family, and the largest share of the allowed error that was used\n";
+  std::cout << "cases per family, and the largest error as a fraction of the allowed one\n";
   std::cout.precision(2);
   for (const auto& [name, sums] : families) {
     std::cout << "  " << name << ' ' << sums.cases;
@@ -72,7 +72,7 @@ void print(const std::map<std::string, Sums>& families, bool verbose) {
   }
 }
 
-/// Reads the byte behind a tensor, as a faulty kernel would.
+/// Reads the byte after a tensor, as a faulty kernel would.
 int touch() {
   const Guarded memory(100, true, 0);
   const volatile std::byte* const behind = memory.data() + 100;
@@ -124,20 +124,20 @@ int run(const Settings& s, const Setup& setup) {
 
 int main(int argc, char** argv) {
   fuzz::Settings s;
-  CLI::App app("Random calls of attn, each compared with a slow oracle, under guard pages.");
-  app.add_option("--seed", s.seed, "all cases follow from it")->capture_default_str();
+  CLI::App app("Random calls to attn, each compared with a slow oracle, with guard pages around all tensors.");
+  app.add_option("--seed", s.seed, "determines all cases")->capture_default_str();
   app.add_option("--first", s.first, "number of the first case")->capture_default_str();
-  app.add_option("--calls", s.calls, "how many cases")->capture_default_str();
-  app.add_option("--seconds", s.seconds, "stop after so long");
-  app.add_option("--case", s.only, "this case alone");
-  app.add_option("--family", s.family, "cases of this family alone, or of those whose names begin with it");
-  app.add_option("--failures", s.failures, "stop after so many")->capture_default_str();
+  app.add_option("--calls", s.calls, "number of cases")->capture_default_str();
+  app.add_option("--seconds", s.seconds, "stop after this many seconds");
+  app.add_option("--case", s.only, "run only this case");
+  app.add_option("--family", s.family, "run only families whose names begin with this");
+  app.add_option("--failures", s.failures, "stop after this many failures")->capture_default_str();
   app.add_option("--isa", s.isa,
                  "generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16 or amx instead of a random one");
   app.add_option("--plant", s.plant,
-                 "a fault that must be found: oracle (a scale 1 % off) or fence (a byte read behind a tensor)")
+                 "a fault that must be found: oracle (a scale 1 % off) or fence (a read past the end of a tensor)")
       ->check(CLI::IsMember({"oracle", "fence"}));
-  app.add_flag("--verbose", s.verbose, "a line for each case");
+  app.add_flag("--verbose", s.verbose, "print a line per case");
   CLI11_PARSE(app, argc, argv);
   fuzz::Setup setup{s.seed, std::nullopt, s.plant == "oracle"};
   for (attn::Isa isa : attn::kIsas)

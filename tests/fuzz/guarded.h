@@ -1,4 +1,4 @@
-// Memory that ends, and begins, at a page that nobody may touch.
+// Memory that begins or ends at a guard page.
 #pragma once
 
 #include <sys/mman.h>
@@ -11,8 +11,8 @@
 
 namespace fuzz {
 
-/// Pages of its own between two forbidden ones. What is asked for lies against the second, or against the first, so
-/// that one byte too far behind it, or in front of it, ends the program.
+/// Pages between two guard pages. The requested memory ends at the second, or begins at the first, so that an access
+/// one byte past its end, or before its beginning, ends the program.
 class Guarded {
  public:
   Guarded() = default;
@@ -44,11 +44,11 @@ class Guarded {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
-  /// Whoever writes from now on ends the program.
+  /// Makes further writes end the program.
   void forbid_writing() const {
     if (inside_ > 0 && mprotect(first_, inside_, PROT_READ) != 0) throw std::bad_alloc();
   }
-  /// Is every byte outside of [data, data + size), up to the forbidden pages, still `filled_with`?
+  /// Whether every byte outside [data, data + size), up to the guard pages, is still `filled_with`.
   bool is_untouched_around(unsigned char filled_with) const {
     for (const std::byte* b = first_; b != first_ + inside_; ++b)
       if ((b < data_ || b >= data_ + bytes_) && *b != std::byte{filled_with}) return false;

@@ -1,4 +1,4 @@
-// Floats of 16 bits, mixed with each other and with float.
+// 16-bit floats, mixed with each other and with float.
 #include "families.h"
 #include "tensor_call.h"
 

@@ -1,4 +1,4 @@
-// Results against what the oracle expects.
+// Compares results with the oracle's.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace fuzz {
 
-/// One number. `relative` and `absolute`: what storing it adds. Returns the share of the allowed error that it uses.
+/// Judges one element. `relative` and `absolute`: its storage rounding. Returns the fraction of the allowed error.
 template <class R>
 double judge_number(R is, R expected, R error, double relative, double absolute, const char* what, Index b, Index h,
                     Index i, Index c) {
@@ -33,12 +33,12 @@ double judge_number(R is, R expected, R error, double relative, double absolute,
   const R allowed = error + static_cast<R>(relative) * (std::abs(expected) + error) + static_cast<R>(absolute);
   const R off = std::abs(is - expected);
   if (!(off <= allowed))
-    wrong("off by " + std::to_string(static_cast<double>(off / allowed)) + " times what is allowed, not");
+    wrong("off by " + std::to_string(static_cast<double>(off / allowed)) + " times the allowed error; expected");
   return static_cast<double>(off / allowed);
 }
 
-/// The results of a call for one batch element, packed: out (heads, q_len, v_dim), lse (heads, q_len), weights (heads,
-/// q_len, kv_len). Empty: not asked for.
+/// A call's results for one batch element, packed: out (heads, q_len, v_dim), lse (heads, q_len), weights (heads,
+/// q_len, kv_len). Empty if not requested.
 template <class R>
 struct Results {
   std::vector<R> out, lse, weights;

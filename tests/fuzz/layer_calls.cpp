@@ -1,4 +1,4 @@
-// MultiHeadAttention: projections, heads and projection, with the errors of each handed on to the next.
+// MultiHeadAttention: projections, heads and output projection, with the error bounds propagated from step to step.
 #include "families.h"
 #include "tensor_call.h"
 
@@ -11,7 +11,7 @@ struct WithError {
   Matrix is, error;
 };
 
-/// x * Wᵀ + b, where a row of W is an output.
+/// Computes x * Wᵀ + b, with one row of W per output.
 template <class T, class R>
 WithError<R> projected(const WithError<R>& x, const typename Expected<R>::Matrix& w, const std::vector<R>& bias) {
   const R eps = std::numeric_limits<Computed<T>>::epsilon();
@@ -38,7 +38,7 @@ void layer(Case& c, double most) {
   s.heads = s.kv_heads * r.of<Index>({1, 1, 2, 4});
   s.head_dim = s.v_dim = r.of<Index>({1, 2, 3, 5, 8, 16, 20, 32});
   Lens l{r.length(100), r.length(100), 0};
-  const bool same = r.percent(50);  // self-attention: the inputs are one object
+  const bool same = r.percent(50);  // self-attention: all inputs are the same object
   if (same) l.kv_len = l.q_len;
   const Index batch = r.from(1, 2), embed = s.heads * s.head_dim;
   while (static_cast<double>(batch * s.heads * l.q_len) * static_cast<double>(l.kv_len * s.head_dim) > most)
@@ -76,7 +76,7 @@ void layer(Case& c, double most) {
   const bool naive = options.weights || r.percent(10);
   if (naive) options.path = attn::Path::naive;
 
-  // Rows of the parameters, by their names.
+  // Rows of a parameter, by its name.
   const auto rows = [&](const char* name, Index first, Index count) {
     const auto w = std::as_const(mha).weight(name);
     Matrix m(count, w.dim(1));
@@ -104,12 +104,12 @@ void layer(Case& c, double most) {
         same ? mha(rank3(x), rank3(x), rank3(x), mods, options) : mha(rank3(x), rank3(y), rank3(z), mods, options);
     ++c.calls;
     Precision precision = naive ? naive_precision<T>() : flash_precision_of<Computed<T>>();
-    // Whether products of the heads are formed in bf16 is known inside of the layer alone.
+    // Only the layer knows whether products of the heads are computed in bf16.
     if (!naive && *options.attention.isa >= attn::Isa::avx512_bf16 && std::is_same_v<T, Eigen::bfloat16>)
       precision.weights = 0x1p-8, precision.lse = 2e-4;
     for (Index b = 0; b < batch; ++b) {
       Sequence<R> one{
-          b,  s.heads, s.kv_heads, s.head_dim, s.v_dim, l, c.asked_scale(1 / std::sqrt(static_cast<Wide>(s.head_dim))),
+          b,  s.heads, s.kv_heads, s.head_dim, s.v_dim, l, c.oracle_scale(1 / std::sqrt(static_cast<Wide>(s.head_dim))),
           {}, {},      {}};
       const auto head_rows = [&](const Guard4<T>& g, int which, Index heads, std::vector<R>& is,
                                  std::vector<R>& error) {

@@ -5,7 +5,7 @@
 namespace fuzz {
 namespace {
 
-/// The form of a map that makes each feature of a number, by `define`, within some roundings.
+/// The form of a map that applies `define` to each element, with an error of a few roundings.
 template <class Define>
 RecurrentForm by_numbers(const char* text, Index features, const Define& define) {
   return {text, features,
@@ -20,7 +20,7 @@ RecurrentForm by_numbers(const char* text, Index features, const Define& define)
           true};
 }
 
-/// Random features by the formula, without what all features of a query have in common, and without 1 / sqrt(m).
+/// Random features by the formula, without factors common to all features of a query, and without 1 / sqrt(m).
 RecurrentForm random_features(Index features, Index dim, std::uint64_t seed, Wide scale) {
   const auto w = std::make_shared<const Tensor<double, 2>>(attn::detail::favor_vectors(features, dim, seed));
   return {"favor(" + std::to_string(features) + ")", features,

@@ -1,4 +1,4 @@
-// One head in Eigen's matrices: maps, blocks, transposes and expressions, in both storage orders.
+// One head as Eigen matrices: maps, blocks, transposes and expressions, in both storage orders.
 #include "families.h"
 #include "tensor_call.h"
 
@@ -8,7 +8,7 @@ namespace {
 template <class T, int kOrder>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, kOrder>;
 
-/// A part of a larger matrix, which holds NaN around it.
+/// A block of a larger matrix, surrounded by NaN.
 template <class T, int kOrder, class X>
 Matrix<T, kOrder> framed(const X& x) {
   Matrix<T, kOrder> all = Matrix<T, kOrder>::Constant(x.rows() + 3, x.cols() + 2, std::numeric_limits<T>::quiet_NaN());
@@ -68,7 +68,7 @@ class MatrixCall {
         attn::attention_into(out.block(1, 2, n, e), lse, q, k, v, mods, options_);
         check(out.block(1, 2, n, e), lse, meanings);
         out.block(1, 2, n, e).setConstant(T(7));
-        if (!(out.array() == T(7)).all()) fail("written beside the block");
+        if (!(out.array() == T(7)).all()) fail("wrote outside the block");
         return;
       }
       default: {

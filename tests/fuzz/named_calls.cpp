@@ -1,4 +1,4 @@
-// Every mod in the type that it has for users.
+// Every mod with its user-visible type.
 #include "families.h"
 #include "support/any_rows.h"
 #include "tensor_call.h"

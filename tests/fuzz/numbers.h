@@ -22,12 +22,12 @@ using attn::TensorView;
 template <class T>
 using Computed = attn::detail::computed_t<T>;
 
-/// What the oracle computes in: 29 bits more than floats have, or all there are.
+/// The oracle's scalar for T: 29 more bits than float, or the widest type.
 template <class T>
 using Exact = std::conditional_t<std::is_same_v<Computed<T>, float>, double, long double>;
 
-/// What rounding a number to T adds to its error, relative and absolute; nothing beside the rounding of sums for T that
-/// is computed in.
+/// The relative and absolute error of rounding a value to T; 0 for the scalars in which the library computes: the error
+/// bound of sums includes their rounding.
 template <class T>
 struct Rounding {
   static constexpr bool kNarrow = !std::is_same_v<T, Computed<T>>;
@@ -51,16 +51,16 @@ T number(long double x) {
   return static_cast<T>(static_cast<Computed<T>>(x));
 }
 
-/// What a tensor is in a call: inputs may repeat elements, by strides of 0.
+/// A tensor's role in a call: inputs may repeat elements, by strides of 0.
 enum class Role { input, output };
 
-/// A tensor with its last element against a forbidden page, or its first, and random strides. Gaps hold NaN, or another
+/// A tensor with random strides, whose first or last element is next to a guard page. Gaps contain NaN, or another
 /// pattern.
 template <class T>
 class Guard4 {
  public:
   Guard4(Random& r, const Shape<4>& shape, Role role) {
-    std::array<std::size_t, 4> order = {0, 1, 2, 3};  // of the strides, the largest first
+    std::array<std::size_t, 4> order = {0, 1, 2, 3};  // of the strides, largest first
     const Index kind = r.from(0, 99);
     if (kind >= 40 && kind < 65) order = {0, 2, 1, 3};  // (batch, len, heads, dim)
     if (kind >= 65 && kind < 78) order = {0, 1, 3, 2};  // column-major heads
@@ -96,7 +96,7 @@ class Guard4 {
   const Shape<4>& shape() const { return view_.shape(); }
   void finish() const { memory_.forbid_writing(); }
 
-  /// fill(batch, head, row, column) for every element.
+  /// Sets every element to f(batch, head, row, column).
   template <class F>
   void fill(const F& f) {
     each([&](Index b, Index h, Index i, Index c) { view_(b, h, i, c) = number<T>(f(b, h, i, c)); });
@@ -110,7 +110,7 @@ class Guard4 {
           for (Index c = 0; c < view_.dim(3); ++c) f(b, h, i, c);
   }
 
-  /// What lies between the elements must be as it was.
+  /// Checks that the memory between the elements is unchanged.
   void check_gaps(const char* what) const {
     const auto count = memory_.size() / sizeof(T);
     const T* const first = reinterpret_cast<const T*>(memory_.data());
@@ -123,7 +123,7 @@ class Guard4 {
       for (std::size_t byte = 0; !ours[i] && byte < sizeof(T); ++byte)
         if (memory_.data()[i * sizeof(T) + byte] != std::byte{pattern_})
           fail(what, ": a gap was written, element ", i, " of memory for ", count);
-    if (!memory_.is_untouched_around(pattern_)) fail(what, ": written beside it");
+    if (!memory_.is_untouched_around(pattern_)) fail(what, ": memory around it was written");
   }
 
  private:
@@ -132,7 +132,7 @@ class Guard4 {
   TensorView<T, 4> view_;
 };
 
-/// Any view packed, as what the oracle computes in.
+/// Any view, packed, in the oracle's scalar.
 template <class R, class T, int Rank>
 std::vector<R> packed(const TensorView<T, Rank>& view) {
   using Plain = std::remove_const_t<T>;

@@ -1,4 +1,4 @@
-// Attention by its definition, written for this program alone, and for each number how wrong a correct program may be.
+// Attention by its definition, written for this program only, with an error bound for each element of a correct result.
 #pragma once
 
 #include <cmath>
@@ -17,25 +17,25 @@ namespace fuzz {
 using attn::test::Pair;
 using Wide = attn::test::Real;
 
-/// What a mod is called and what it means.
+/// The name and the meaning of a mod.
 struct Meaning {
   std::string text;
   attn::test::Meaning is;
 };
 using Meanings = std::vector<Meaning>;
 
-/// The lengths of one batch element, or sequence.
+/// The lengths of a batch element, or sequence.
 using Lens = attn::test::Lengths;
 
 /// The sizes of a call.
 struct Sizes {
   Index heads = 1, kv_heads = 1, head_dim = 1, v_dim = 1;
-  std::vector<Lens> each;  ///< batch element
-  bool has_rope = false;   ///< whether rows are positions, so that there are no trees
+  std::vector<Lens> each;  ///< per batch element
+  bool has_rope = false;   ///< whether rows determine positions, which rules out trees
 
   Index batch() const { return static_cast<Index>(each.size()); }
   const Lens& of(Index b) const { return each[static_cast<std::size_t>(b)]; }
-  /// Are all batch elements alike?
+  /// Whether all batch elements have the same lengths.
   bool even() const {
     for (const Lens& l : each)
       if (l.q_len != each[0].q_len || l.kv_len != each[0].kv_len || l.q_offset != each[0].q_offset) return false;
@@ -44,7 +44,7 @@ struct Sizes {
 };
 
 /// The queries, keys and values of one batch element, packed: (heads, q_len, head_dim), (kv_heads, kv_len, head_dim),
-/// (kv_heads, kv_len, v_dim). Errors: by how much each number may be off already; empty: not at all.
+/// (kv_heads, kv_len, v_dim). Errors: bounds of the elements' initial errors; empty: exact.
 template <class R>
 struct Sequence {
   Index batch, heads, kv_heads, head_dim, v_dim;
@@ -52,20 +52,20 @@ struct Sequence {
   Wide scale;
   std::vector<R> q, k, v;
   std::vector<R> q_error = {}, k_error = {}, v_error = {};
-  std::vector<R> scores = {}, score_errors = {};  ///< (heads, q_len, kv_len) in place of products; empty: products
+  std::vector<R> scores = {}, score_errors = {};  ///< (heads, q_len, kv_len), replacing products; empty: products
 };
 
-/// How exactly a path computes, as the README says it.
+/// The precision of a path, as documented in the README.
 struct Precision {
-  Wide eps;                                           ///< of the type that is computed in
-  Wide tiny;                                          ///< its smallest normal number: what lies below may become 0
+  Wide eps;                                           ///< of the computation's scalar
+  Wide tiny;                                          ///< its smallest normal value: smaller ones may become 0
   Wide weights = 0;                                   ///< weights are rounded before the value product: relative
   Wide weights_tiny = 0;                              ///< and absolute
   Wide scores = 0;                                    ///< queries and keys are rounded: relative to scale * sum |q||k|
   Wide values = 0;                                    ///< values are rounded: relative to the largest of them
-  Wide lse = 0;                                       ///< log-sum-exps may be so much farther off
-  bool weights_from_lse = false;                      ///< weights are e^(score - lse), with all that is wrong with lse
-  Index in_turn = std::numeric_limits<Index>::max();  ///< so many weights, at most, are added up one by one
+  Wide lse = 0;                                       ///< additional error of log-sum-exps
+  bool weights_from_lse = false;                      ///< weights are e^(score - lse), including the error of lse
+  Index in_turn = std::numeric_limits<Index>::max();  ///< largest number of weights summed one by one
   Index values_in_turn = std::numeric_limits<Index>::max();
 };
 
@@ -73,8 +73,9 @@ template <class T>
 Precision precision_of() {
   return {std::numeric_limits<T>::epsilon(), std::numeric_limits<T>::min()};
 }
-/// The flash path adds up sixteen weights, then those of a tile of 64 keys, then tiles without a loss; values in tiles,
-/// then in stretches of 64 tiles, then without a loss.
+/// The flash path sums weights in groups of sixteen, then in tiles of 64 keys, then over tiles with compensated
+/// summation. It sums weighted values in tiles, then in stretches of 64 tiles, then over stretches with compensated
+/// summation.
 template <class T>
 Precision flash_precision_of() {
   Precision p = precision_of<T>();
@@ -82,8 +83,8 @@ Precision flash_precision_of() {
   return p;
 }
 
-/// A head's results, each with the largest error that is allowed. NaN: it must be NaN. Infinite: it must not be finite.
-/// An infinite error: anything goes.
+/// A head's expected results, each with its largest allowed error. NaN must be matched by NaN, infinity by any value
+/// that is not finite. An infinite error allows anything.
 template <class R>
 struct Expected {
   using Matrix = Eigen::Matrix<R, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -92,11 +93,12 @@ struct Expected {
   std::vector<R> lse, lse_error;
 };
 
-/// The bound, first order and a little more, for each row. Rounding errors of a sum of d products are taken as random,
-/// as they are for numbers at random (Higham & Mary 2019): eps * (2 + sqrt(d)) * sum |q||k|, several times what is ever
-/// seen. Scores also lose 3 eps of themselves and one of the row's largest on the way into the exponential, and at most
-/// 4 eps in each mod. That moves a weight by its factors e^(+-error). Sums of n numbers lose n eps / 2, where they are
-/// formed one by one; the flash path forms them in stretches, so that they lose no more for more keys.
+/// Computes results and error bounds, to first order and with some margin, for each row. Rounding errors of a sum of d
+/// products are modelled as random, as they are for random values (Higham & Mary 2019): eps * (2 + sqrt(d)) * sum
+/// |q||k|, several times the largest observed. On the way into the exponential, a score also gets an error of 3 eps,
+/// relative to itself, and of 1 eps, relative to the row's largest score; each mod adds at most 4 eps. That changes a
+/// weight by factors of e^(+-error). A sum of n elements has an error of n eps / 2 if they are added one by one; the
+/// flash path adds them in stretches, so that the error does not grow with the number of keys.
 template <class R>
 Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, const Precision& p) {
   using Matrix = typename Expected<R>::Matrix;
@@ -111,7 +113,7 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
   constexpr R kInf = std::numeric_limits<R>::infinity(), kNan = std::numeric_limits<R>::quiet_NaN();
   const R eps = static_cast<R>(p.eps), scale = static_cast<R>(s.scale), size = std::abs(scale);
   const R own_eps =
-      std::numeric_limits<R>::epsilon();  // the oracle rounds too, for long doubles as much as the library
+      std::numeric_limits<R>::epsilon();  // the oracle rounds too; for long double its eps is that of the library
 
   Expected<R> e;
   e.out.setZero(n, s.v_dim), e.out_error.setZero(n, s.v_dim);
@@ -140,7 +142,7 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
     }
 
   std::vector<bool> kept(static_cast<std::size_t>(m));
-  std::vector<Index> tainted;  // keys with a value that is not finite
+  std::vector<Index> tainted;  // keys with a non-finite value
   Matrix values = v;
   for (Index j = 0; j < m; ++j)
     if (!v.row(j).allFinite()) tainted.push_back(j);
@@ -161,8 +163,7 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
         if (meaning.keep) keep = keep && meaning.keep(pair);
         if (!meaning.score) continue;
         const Wide y = meaning.score(x, pair), gain = meaning.gain ? meaning.gain(head) : 1;
-        const bool exact =
-            std::isinf(x) || std::isinf(y);  // what is made of an infinity, or becomes one, is not rounded
+        const bool exact = std::isinf(x) || std::isinf(y);  // infinities are not rounded
         error = exact ? 0 : gain * error + 4 * p.eps * (gain * std::abs(x) + std::abs(y));
         x = y;
       }
@@ -177,9 +178,9 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
       if (scores(i, j) > largest) largest = scores(i, j);
     }
     const auto row = static_cast<std::size_t>(i);
-    if (is_nan || is_open) {  // what +inf among scores gives is nobody's promise
+    if (is_nan || is_open) {  // results with +inf among the scores are unspecified
       e.out.row(i).setConstant(kNan), e.weights.row(i).setConstant(kNan), e.lse[row] = kNan;
-      for (Index j = 0; j < m; ++j)  // of dropped pairs nothing is said there
+      for (Index j = 0; j < m; ++j)  // dropped pairs are unspecified there
         if (!kept[static_cast<std::size_t>(j)]) e.weights_error(i, j) = kInf;
       if (is_open) {
         e.out_error.row(i).setConstant(kInf), e.weights_error.row(i).setConstant(kInf), e.lse_error[row] = kInf;
@@ -211,7 +212,7 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
         const R off = error + e.lse_error[row];
         most = w * std::exp(off), least = w * std::exp(-off);
       }
-      // Dropout comes after the softmax.
+      // Dropout is applied after the softmax.
       Wide factor = 1;
       for (const Meaning& meaning : meanings)
         if (meaning.is.factor) factor *= meaning.is.factor({s.batch, head, i, s.lens.q_offset + i, j});
@@ -229,7 +230,7 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
     }
   }
 
-  const Matrix tainted_out = e.out;  // 0 where all is finite
+  const Matrix tainted_out = e.out;  // 0 where everything is finite
   Matrix weights = e.weights, weights_error = e.weights_error;
   for (Index i = 0; i < n; ++i)
     if (!std::isfinite(e.lse[static_cast<std::size_t>(i)])) weights.row(i).setZero(), weights_error.row(i).setZero();

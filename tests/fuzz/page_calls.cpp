@@ -1,4 +1,4 @@
-// PagedKvCache, through histories of forking and forgetting, and pages of the caller's.
+// PagedKvCache, through random histories of forking and truncating, and pages in the caller's memory.
 #include <map>
 
 #include "cache_call.h"
@@ -47,7 +47,7 @@ class PagedHistory {
     for (const auto& [sequence, own] : tokens_) all.push_back(sequence);
     for (Index sequence : all) cache_.release(sequence);
     if (cache_.free_pages() != cache_.pages())
-      fail(cache_.free_pages(), " of ", cache_.pages(), " pages are free in the end");
+      fail(cache_.free_pages(), " of ", cache_.pages(), " pages are free at the end");
   }
 
  private:
@@ -134,7 +134,7 @@ class PagedHistory {
   std::map<Index, Tokens> tokens_;
 };
 
-/// Pages in guarded memory, of any strides, in tables of the caller's.
+/// Pages with any strides in guarded memory, with the caller's page tables.
 template <class X>
 void own_pages(Case& c) {
   Random& r = c.random;

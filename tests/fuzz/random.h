@@ -1,4 +1,4 @@
-// The random numbers of one case. All that a case does follows from the seed and its number, on every platform.
+// The random numbers of one case. A case depends only on the seed and its number, on every platform.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,7 @@ namespace fuzz {
 
 using attn::Index;
 
-/// Two calls in one argument list would come in an order of the compiler's choosing: draw into variables, or inside
-/// braces.
+/// The order of two calls in one argument list is unspecified: draw into variables, or inside braces.
 class Random : public attn::test::Random {
  public:
   Random(std::uint64_t seed, std::uint64_t number)
@@ -23,9 +22,9 @@ class Random : public attn::test::Random {
   /// first .. last, both included.
   Index from(Index first, Index last) { return integer(first, last); }
   bool percent(Index chance) { return from(0, 99) < chance; }
-  /// Of all doubles.
+  /// Any double, not rounded to float.
   double uniform(double low, double high) { return low + (high - low) * static_cast<double>(bits() >> 11) * 0x1p-53; }
-  /// Nearly normal, of variance 1: the sum of four uniform numbers.
+  /// Nearly normal, with variance 1: the sum of four uniform values.
   double normal() {
     const std::uint64_t b = bits();
     const auto part = [b](int i) { return static_cast<double>((b >> (16 * i)) & 0xffff); };
@@ -47,7 +46,7 @@ class Random : public attn::test::Random {
       n = from(0, kind < 85 ? 40 : 300);
     return std::min(n, most);
   }
-  /// Numbers of a head, often at the edge of a register tile.
+  /// A head_dim or v_dim, often at the edge of a register tile.
   Index features() {
     if (percent(35)) return from(1, 130);
     return of<Index>({1,  2,  3,  4,  5,  7,  8,  9,  12, 15, 16, 17, 20,  24,  31,  32,

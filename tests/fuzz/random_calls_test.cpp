@@ -1,4 +1,4 @@
-// A sample of the random calls for each commit: every mod in its own type, in guarded memory of random strides.
+// A sample of the random calls for each commit: every mod with its own type, in guarded memory with random strides.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 namespace fuzz {
 namespace {
 
-/// The failures of so many cases.
+/// The failures among this many cases.
 std::vector<std::string> failures_of(std::uint64_t cases, bool wrong_oracle) {
   const char* const seed = std::getenv("ATTN_TEST_SEED");
   const Setup setup{seed ? std::strtoull(seed, nullptr, 0) : 1, std::nullopt, wrong_oracle};
@@ -25,11 +25,11 @@ std::vector<std::string> failures_of(std::uint64_t cases, bool wrong_oracle) {
   return failures;
 }
 
-TEST(RandomCalls, OfEveryMod) {
+TEST(RandomCalls, EveryModMatchesTheOracle) {
   for (const std::string& failure : failures_of(300, false)) ADD_FAILURE() << failure;
 }
 
-TEST(RandomCalls, FindAWrongOracle) { EXPECT_GT(failures_of(60, true).size(), 10u); }
+TEST(RandomCalls, DetectAWrongOracle) { EXPECT_GT(failures_of(60, true).size(), 10u); }
 
 }  // namespace
 }  // namespace fuzz

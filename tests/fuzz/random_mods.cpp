@@ -9,7 +9,7 @@ namespace {
 
 using attn::test::ErasedRows;
 
-/// A tensor of elements of so many bytes as T has, in guarded memory.
+/// A tensor of elements of size sizeof(T), in guarded memory.
 template <class T>
 struct GuardedMemory : attn::test::Memory {
   Guard4<T> tensor;

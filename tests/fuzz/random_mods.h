@@ -1,4 +1,4 @@
-// Random mods from the table of the tests (support/mod_table.h), with what each means. One mask may be made of several.
+// Random mods from the tests' table (support/mod_table.h), with their meanings. One mask may be combined from several.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ inline std::string listed(const std::vector<Index>& numbers) {
   return text + "}";
 }
 
-/// What the table draws for: the sizes, and guarded memory for the tensors that mods read.
+/// The table's setting: the sizes, and guarded memory for the tensors that mods read.
 attn::test::Setting setting_of(Case& c, const Sizes& s);
 
 template <class M>
@@ -31,15 +31,15 @@ using ScoreRow = attn::test::Row<AnyScore>;
 using OtherRow = decltype(attn::test::ErasedRows::others)::value_type;
 using GroupedRow = decltype(attn::test::ErasedRows::grouped)::value_type;
 
-/// A mask of the table, or any_of(), all_of() or not_() of such, down to `depth` of them.
+/// A mask from the table, or any_of(), all_of() or not_() of such masks, nested up to `depth` deep.
 MaskRow random_mask(Case& c, const Sizes& s, int depth = 2);
 ScoreRow random_score(Case& c, const Sizes& s);
-/// A mask that groups tokens or gathers keys, which it does where it is no part of another.
+/// A mask that groups tokens or gathers keys. It is not combined into another mask, which would prevent that.
 GroupedRow random_grouped(Case& c, const Sizes& s);
 /// Sinks or dropout.
 OtherRow random_other(Case& c, const Sizes& s);
 
-/// Up to three masks and changes, with sinks or dropout.
+/// Calls make() with two masks, two score mods, and sinks or dropout.
 template <class Make>
 void with_all_mods(Case& c, const Sizes& s, const Make& make) {
   const ScoreRow first = random_score(c, s), second = random_score(c, s);
@@ -49,7 +49,7 @@ void with_all_mods(Case& c, const Sizes& s, const Make& make) {
        Meanings{meaning_of(first), meaning_of(near), meaning_of(second), meaning_of(far), meaning_of(other)});
 }
 
-/// A mask that groups tokens beside others.
+/// Calls make() with a mask that groups tokens, and others.
 template <class Make>
 void with_grouped_mods(Case& c, const Sizes& s, const Make& make) {
   const ScoreRow score = random_score(c, s);
@@ -60,8 +60,7 @@ void with_grouped_mods(Case& c, const Sizes& s, const Make& make) {
        Meanings{meaning_of(score), meaning_of(grouped), meaning_of(mask), meaning_of(other)});
 }
 
-/// The masks and changes of scores of one call, in order, as `make(mods, meanings)` gets them, in one of a few types.
-/// Calls it once.
+/// Calls make(mods, meanings) once, with a call's masks and score mods in order, in one of a few types.
 template <class Make>
 void with_random_mods(Case& c, const Sizes& s, const Make& make) {
   const Index kind = c.random.from(0, 99);

@@ -1,4 +1,4 @@
-// A call of a recurrence: random sizes, masks and states, in one call or in pieces and single steps.
+// A call of a recurrence: random sizes, masks and states, in one call or in chunks and single steps.
 #pragma once
 
 #include <functional>
@@ -11,19 +11,19 @@
 
 namespace fuzz {
 
-/// The sizes and the masks of a call.
+/// The sizes and masks of a call.
 struct RecurrentPlan {
   Index batch, heads, kv_heads, q_len, kv_len, head_dim, v_dim;
   bool gated, causal, has_state;
-  std::vector<Index> q_offsets;  ///< of each batch element
-  std::vector<Index> lengths;    ///< of each batch element; empty: no mask
-  std::vector<Index> ids;        ///< of documents; empty: no mask
-  std::vector<Index> cuts;       ///< where pieces end; the last one is kv_len
+  std::vector<Index> q_offsets;  ///< per batch element
+  std::vector<Index> lengths;    ///< per batch element; empty: no mask
+  std::vector<Index> ids;        ///< document ids; empty: no mask
+  std::vector<Index> cuts;       ///< ends of the chunks; the last is kv_len
   bool given_offset = false, given_offsets = false;
 
   Index length(Index b) const { return lengths.empty() ? kv_len : lengths[static_cast<std::size_t>(b)]; }
   Index offset(Index b) const { return q_offsets[static_cast<std::size_t>(b)]; }
-  /// The keys that a row sees.
+  /// The keys visible to a row.
   Range seen(Index b, Index row) const {
     const Index at = offset(b) + row;
     Index begin = 0, end = kv_len;
@@ -46,9 +46,10 @@ TensorView<X, 4> rows_of(const TensorView<X, 4>& t, Index begin, Index end) {
   return t.part(t.size() == 0 ? 0 : begin * t.stride(2), shape, t.strides());
 }
 
-/// Makes what stands behind the lengths NaN, unless elements share memory: then they may be in front of another length.
+/// Sets elements beyond each batch element's length to NaN, unless elements share memory: one may also belong to a
+/// batch element that is longer.
 template <class X>
-void poison_behind_lengths(const RecurrentPlan& p, const Guard4<X>& tokens) {
+void poison_after_lengths(const RecurrentPlan& p, const Guard4<X>& tokens) {
   const auto& t = tokens.view();
   for (int d = 0; d < 4; ++d)
     if (t.dim(d) > 1 && t.stride(d) == 0) return;
@@ -57,7 +58,7 @@ void poison_behind_lengths(const RecurrentPlan& p, const Guard4<X>& tokens) {
   });
 }
 
-/// The mods of a piece of a plan, as types.
+/// Calls use() with the mods for a chunk of a plan.
 template <bool kDocuments, class Use>
 void with_masks(const RecurrentPlan& p, Index begin, Index end, const Use& use) {
   std::vector<Index> lengths;
@@ -75,7 +76,7 @@ void with_masks(const RecurrentPlan& p, Index begin, Index end, const Use& use) 
   return p.causal ? use(attn::causal()) : use(attn::Mods<>());
 }
 
-/// What a form makes of rows, and whether it divides by a normaliser.
+/// The feature map of a form, and whether it divides by a normaliser.
 struct RecurrentForm {
   std::string text;
   Index features;
@@ -83,7 +84,7 @@ struct RecurrentForm {
   bool is_normalised;
 };
 
-/// X: of the tensors, O: of the output.
+/// X: the tensors' scalar, O: the output's.
 template <class X, class O>
 class RecurrentCall {
  public:
@@ -106,14 +107,14 @@ class RecurrentCall {
   Guard4<X> q, k, v;
   attn::Options options;
 
-  /// Draws numbers; those behind the lengths, and one among the others in some cases, are NaN.
+  /// Draws values; those after the lengths, and sometimes another one, are NaN.
   void fill(double query_size, double key_size, bool may_poison) {
     Random& r = c_.random;
     const bool repeats = r.percent(6);
     q.fill([&](Index, Index, Index, Index) { return query_size * r.normal(); });
     k.fill([&](Index, Index, Index, Index) { return repeats ? key_size / 2 : key_size * r.normal(); });
     v.fill([&](Index, Index, Index, Index) { return r.normal() + 0.3; });
-    poison_behind_lengths(plan, k), poison_behind_lengths(plan, v);
+    poison_after_lengths(plan, k), poison_after_lengths(plan, v);
     if (may_poison && plan.kv_len > 0 && r.percent(12)) {
       const auto& t = r.percent(50) ? k : v;
       const Index b = r.from(0, plan.batch - 1), h = r.from(0, plan.kv_heads - 1), j = r.from(0, plan.kv_len - 1),
@@ -124,9 +125,9 @@ class RecurrentCall {
     q.finish(), k.finish(), v.finish();
   }
 
-  /// Calls library(out, state or null, rows, keys, mods, options) for each piece of the tokens, with a workspace of
-  /// bytes(rows, keys, mods, options), and judges what comes out. step(state, batch, head, token, key, value) takes a
-  /// token into the oracle's state.
+  /// Calls library(out, state or null, rows, keys, mods, options) for each chunk of the tokens, with a workspace of
+  /// bytes(rows, keys, mods, options), and judges the results. step(state, batch, head, token, key, value) adds a token
+  /// to the oracle's state.
   template <class Library, class Bytes, class Step>
   void run(const RecurrentForm& form, const Library& library, const Bytes& bytes, const Step& step, Wide scale) {
     c_.text << ' ' << form.text;
@@ -169,7 +170,7 @@ class RecurrentCall {
   }
 
  private:
-  /// The numbers of a row, as they are.
+  /// A row's values, widened.
   static std::vector<Wide> row(const Guard4<X>& t, Index b, Index h, Index i) {
     std::vector<Wide> x;
     for (Index d = 0; d < t.view().dim(3); ++d) x.push_back(static_cast<Wide>(static_cast<T>(t.view()(b, h, i, d))));
@@ -181,7 +182,7 @@ class RecurrentCall {
     attn::RecurrentState<T> s(
         {.batch = plan.batch, .kv_heads = plan.kv_heads, .features = form.features, .v_dim = plan.v_dim});
     if (r.percent(30)) return s;
-    c_.text << " goes on";
+    c_.text << " continues";
     for (Index b = 0; b < plan.batch; ++b)
       for (Index h = 0; h < plan.kv_heads; ++h)
         for (Index f = 0; f < form.features; ++f) {
@@ -194,7 +195,7 @@ class RecurrentCall {
   template <class Step>
   void judge_all(const RecurrentForm& form, const Step& step, Wide scale, const attn::RecurrentState<T>* before,
                  const attn::RecurrentState<T>* after) {
-    const Wide value_factor = form.is_normalised ? c_.asked_scale(1) : 1;
+    const Wide value_factor = form.is_normalised ? c_.oracle_scale(1) : 1;
     double share = 0, state_share = 0;
     for (Index b = 0; b < plan.batch; ++b)
       for (Index h = 0; h < plan.kv_heads; ++h) {

@@ -8,7 +8,7 @@ void linear_recurrence(Case& c);
 
 namespace {
 
-/// Gates and betas of a call, in memory of their own.
+/// Gates and betas of a call, in separate memory.
 template <class T>
 struct Gates {
   std::vector<double> of_heads;  ///< empty: gates are a tensor
@@ -31,7 +31,7 @@ struct Gates {
     });
     const double most = r.of({1.0, 1.0, 2.0});
     beta.fill([&](Index, Index, Index, Index) { return most * r.uniform(0, 1); });
-    poison_behind_lengths(p, gate), poison_behind_lengths(p, beta);
+    poison_after_lengths(p, gate), poison_after_lengths(p, beta);
     gate.finish(), beta.finish();
   }
 

@@ -1,4 +1,4 @@
-// Recurrences token by token in long double, and by how much a correct program may err.
+// Recurrences token by token in long double, with error bounds for a correct program.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace fuzz {
 
-/// The features of a query or key. Errors are in roundings: what a feature errs by, over the rounding of the scalar.
+/// The features of a query or key. Errors are in units of the scalar's rounding error.
 struct FeatureRow {
   std::vector<Wide> is, error;
 
@@ -21,11 +21,12 @@ struct FeatureRow {
   }
 };
 
-/// The state of one head of keys and values. Beside each sum stand the sum of the magnitudes of its terms, by which
-/// roundings are measured, and what the terms themselves err by, in roundings.
+/// The state of one key-value head. Beside each sum it stores the sum of the magnitudes of its terms, to which rounding
+/// errors are relative, and the error of the terms themselves, in roundings.
 class StepwiseState {
  public:
-  /// What a sum of magnitudes is multiplied by, in roundings: orders of adding differ. `tokens`: at most.
+  /// `tokens`: the largest number of tokens. Together with `features`, it bounds the error of a sum relative to the
+  /// magnitudes of its terms, in any order of summation.
   StepwiseState(Index features, Index v_dim, Index tokens, Wide rounding, Wide least)
       : v_dim_(v_dim),
         roundings_(8 + 2 * std::sqrt(static_cast<Wide>(features + tokens))),
@@ -36,7 +37,7 @@ class StepwiseState {
         written_error_(at(v_dim)),
         vanished_(at(v_dim)) {}
 
-  /// Sums and a sum of keys to begin with.
+  /// Sets the initial sums and key sums.
   template <class Sum, class Key>
   void begin(const Sum& sum, const Key& key) {
     for (Index f = 0; f < features(); ++f) {
@@ -57,16 +58,16 @@ class StepwiseState {
       most = std::max(most, factor);
       for (Index e = 0; e < v_dim_; ++e) {
         Terms& t = of(f, e);
-        // Up to 64 gates are added before the exponential is formed of them, whose error is that of their sum.
+        // Up to 64 gates are summed before the exponential, whose error is that of their sum.
         t = {factor * t.is, factor * t.size, factor == 0 ? 0 : factor * (t.error + 64 * std::abs(g) * t.size)};
       }
     }
     for (Wide& x : written_error_) x *= most;
   }
 
-  /// Adds key * valueᵀ. `beta` of the delta rule; null: none.
+  /// Adds key * valueᵀ. `beta` of the delta rule, or null.
   void add(const FeatureRow& key, std::vector<Wide> value, const Wide* beta) {
-    if (beta) find_written(key, value, *beta);
+    if (beta) compute_written(key, value, *beta);
     for (Index f = 0; f < features(); ++f) {
       const Wide k = key.is[at(f)], error = key.error[at(f)];
       keys_[at(f)].add(k, error);
@@ -79,7 +80,7 @@ class StepwiseState {
   struct Answer {
     std::vector<Wide> is, error;
   };
-  /// query * state, times the scale or divided by query * the sum of keys.
+  /// Computes query * state, multiplied by the scale or divided by query * the sum of keys.
   Answer read(const FeatureRow& query, Wide scale, bool is_normalised) const {
     Answer a;
     Wide sum = 0, sum_error = 0, sum_size = 0;
@@ -102,7 +103,7 @@ class StepwiseState {
         error = std::isnan(is) ? kInfinity : 0, is = 0;
       } else {
         is /= sum;
-        // What is left of the sum decides; where nothing is certain, anything may come out.
+        // The denominator may cancel; if none of its digits is certain, any result is allowed.
         error = std::abs(sum) > 2 * sum_error ? 2 * (error + std::abs(is) * sum_error) / std::abs(sum) : kInfinity;
         if (std::isnan(sum)) is = sum;
       }
@@ -139,9 +140,9 @@ class StepwiseState {
     return rounding_ * (x * (roundings_ * t.size + t.error) + query.error[at(f)] * t.size);
   }
 
-  /// The value becomes beta * (value - state * key). An error of what is written goes into all that is written later,
-  /// by products with I - beta * key * keyᵀ, which make it no larger where keys are short.
-  void find_written(const FeatureRow& key, std::vector<Wide>& value, Wide beta) {
+  /// Replaces the value by beta * (value - state * key). The error of a written value propagates to all later ones,
+  /// through products with I - beta * key * keyᵀ, which do not enlarge it for keys with small norms.
+  void compute_written(const FeatureRow& key, std::vector<Wide>& value, Wide beta) {
     const Wide length = key.length(), grows = std::max<Wide>(1, std::abs(1 - beta * length * length));
     for (Index e = 0; e < v_dim_; ++e) {
       Wide seen = 0, size = std::abs(value[at(e)]);
@@ -158,8 +159,8 @@ class StepwiseState {
   Index v_dim_;
   Wide roundings_, rounding_, least_;
   std::vector<Terms> sums_, keys_;
-  std::vector<Wide> written_error_;  ///< of a column of sums: the length of its error, in roundings
-  std::vector<Wide> vanished_;       ///< sizes without decays: what is too small for the scalar is lost
+  std::vector<Wide> written_error_;  ///< norm of the error of a column of sums, in roundings
+  std::vector<Wide> vanished_;       ///< magnitudes without decays, which bound the loss by underflow
 };
 
 }  // namespace fuzz

@@ -1,4 +1,4 @@
-// The sizes and masks of recurrences.
+// Random sizes and masks of recurrences.
 #include "recurrence_call.h"
 
 namespace fuzz {

@@ -1,5 +1,5 @@
-// A call whose rows of scores are shifted by constants, or whose keys have a common part: every way to its results,
-// each judged by what the definition errs by in the same scalars.
+// A call whose rows of scores are shifted by constants, or whose keys share a common component: every path to its
+// results, each judged by the naive path's error in the same scalars.
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@
 
 namespace fuzz::shifted {
 
-/// What the mods of a call are.
+/// The mods of a call.
 enum class Kind { none, lambda, bias, bias_causal, strided, fixed, learned };
 
 template <class Q, class K, class V>
@@ -40,7 +40,8 @@ class Call {
     draw_numbers();
     draw_mods();
     right_ = right_values(g_, !decodes_);
-    // Exponentials err by more eps the smaller they are (exp(Vec)), which shows where a sink takes nearly all.
+    // The relative error of exponentials grows as they get smaller (exp(Vec)), which matters where a sink has nearly
+    // all the weight.
     const Wide smallest = -std::log(static_cast<Wide>(std::numeric_limits<T>::min()));
     slack_ = (is_exact_ ? 0 : score_unit(g_)) + 0.35L * std::min(right_.below_sink, smallest);
   }
@@ -71,7 +72,7 @@ class Call {
   }
 
  private:
-  // ---- what is drawn
+  // ---- drawing
 
   Given sizes() {
     Given g;
@@ -100,13 +101,13 @@ class Call {
   attn::Shape<4> query_shape(Index dim) const { return {g_.batch, g_.heads, g_.q_len, dim}; }
   attn::Shape<4> key_shape(Index dim) const { return {g_.batch, g_.kv_heads, g_.kv_len, dim}; }
 
-  /// Most queries and keys are multiples of 1/8, so that all scores are exact, and the constant rounds them alike
-  /// everywhere. Others are any numbers.
+  /// Most queries and keys are multiples of 1/8, so that all scores are exact, and adding the constant rounds them
+  /// identically on every path. Others are arbitrary.
   void draw_numbers() {
     is_exact_ = r_.percent(70);
     const Index part = r_.from(0, 99);
     const double common = part < 50 ? 0 : part < 65 ? 4 : part < 85 ? 30 : -30;
-    const bool biased = part >= 40 && part < 50;  // some features of all keys, as a bias of the projection makes them
+    const bool biased = part >= 40 && part < 50;  // some features of all keys, as from a projection's bias
     const double of_values = r_.percent(70) ? 0 : r_.of({1.0, 4.0});
     if (common != 0) c_.text << " keys+" << common;
     if (biased) c_.text << " keys[:3]+60";
@@ -143,7 +144,7 @@ class Call {
   void draw_mods() {
     if (kind_ == Kind::lambda && r_.percent(25)) g_.cap = cap_ = r_.of({5.0, 20.0});
     draw_constants();
-    // A capped score is no exact number, nor are those of any numbers.
+    // Capped scores are not exact, nor are scores of arbitrary values.
     g_.added.resize(static_cast<std::size_t>(g_.batch * g_.heads * g_.q_len * g_.kv_len));
     spread_constants();
     if (cap_ != 0) is_exact_ = false;
@@ -170,7 +171,7 @@ class Call {
 
   void draw_constants() {
     constexpr double kMost = std::numeric_limits<T>::max();
-    // A double beside 1e9 is rounded twice in long double, unless it is a short one.
+    // For double, a sum near 1e9 is rounded twice by the oracle, first to long double, unless the score has few digits.
     constexpr bool kIsLong = sizeof(T) > sizeof(float);
     const double size = kind_ == Kind::none       ? 0
                         : !is_exact_ || cap_ != 0 ? r_.of({0.0, kIsLong ? 0.0 : 1e9, kMost})
@@ -180,16 +181,16 @@ class Call {
     std::string what = "all rows";
     if (size == 0 || way < 30) {
       constants_.x = {static_cast<T>(constant)};
-    } else if (way < 75) {  // some rows, or each its own
+    } else if (way < 75) {  // a constant for some rows, or a different one for each
       constants_.shape = {g_.batch, g_.heads, g_.q_len, 1};
       const bool own = way >= 60;
-      what = own ? "each row its own" : "some rows";
+      what = own ? "a different one per row" : "some rows";
       for (Index i = 0; i < g_.batch * g_.heads * g_.q_len; ++i) {
         const Index chance = r_.from(0, 99);
         const double drawn = own ? constant * r_.of({1.0, -1.0, 0.5, 0.01, 0.0}) : chance < 50 ? constant : 0.0;
         constants_.x.push_back(static_cast<T>(drawn));
       }
-    } else {  // padding, which some rows see alone where the mask is causal
+    } else {  // padding; causal rows may see nothing else
       constants_.shape = {g_.batch, 1, 1, g_.kv_len};
       what = "padded keys";
       for (Index b = 0; b < g_.batch; ++b) {
@@ -216,7 +217,8 @@ class Call {
     const Index how = r_.from(0, 99);
     if (kind_ == Kind::lambda && how < 60) return;
     c_.text << " sinks";
-    // Beside the scores, or, where all of them have the same constant, beside these.
+    // Sinks are near the scores, or, in half of the calls whose rows all have the same constant, near the shifted
+    // scores.
     const Wide beside = constants_.x.size() == 1 && std::abs(constants_.x[0]) < 2e9 && how % 2 == 0
                             ? static_cast<Wide>(constants_.x[0])
                             : 0;
@@ -226,7 +228,7 @@ class Call {
   void draw_dropout() {
     rate_ = r_.of({0.25, 0.5}), seed_ = r_.bits();
     c_.text << " dropout(" << rate_ << ')';
-    // Which weights it drops: of queries and keys of 0, all weights are alike.
+    // Determines the dropped weights: with zero queries and keys all weights are equal.
     const Tensor<float, 4> q({g_.batch, g_.heads, g_.q_len, 1}), kv({g_.batch, g_.heads, g_.kv_len, 1});
     const auto r = attn::naive_attention(q, kv, kv, attn::Mods<>() | attn::dropout(rate_, seed_),
                                          Options{.q_offset = g_.q_offset});
@@ -261,7 +263,7 @@ class Call {
     return false;
   }
 
-  // ---- what is judged
+  // ---- judging
 
   void judge(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
              const Part& right, double factor, const Rounding& stored = {}) {
@@ -344,11 +346,11 @@ class Call {
     c_.calls += 1;
     if (decodes_) return;
     const attn::Result into{grad_out_.in(), TensorView<const T, 3>(grad_lse_.view())};
-    backward("backward of learned numbers",
+    backward("backward with learned sinks and bias",
              attn::attention_backward(into, q_.in(), k_.in(), v_.in(), r, mods, options_),
              attn::naive_attention_backward(into, q_.in(), k_.in(), v_.in(), naive_mods, options_));
-    judge("backward of learned numbers", "sinks", numbers_of(of_sinks), numbers_of(naive_of_sinks), right_.sinks,
-          kGradients);
+    judge("backward with learned sinks and bias", "sinks", numbers_of(of_sinks), numbers_of(naive_of_sinks),
+          right_.sinks, kGradients);
     Part sums;
     std::vector<Wide> sizes(constants_.x.size(), 0);
     sums.x = sizes;
@@ -360,10 +362,10 @@ class Call {
       sizes[static_cast<std::size_t>(at)] += right_.pair_sizes[g_.pair(b, h, i, j)];
     });
     for (const Wide size : sizes) sums.size = std::max(sums.size, size);
-    judge("backward of learned numbers", "bias", numbers_of(grad), numbers_of(naive_grad), sums, kGradients);
+    judge("backward with learned sinks and bias", "bias", numbers_of(grad), numbers_of(naive_grad), sums, kGradients);
   }
 
-  /// The keys in parts, whose results are merged, or added to in one memory, and whose gradients are added up.
+  /// Splits the keys into parts whose results are merged, or accumulated in place, and whose gradients are summed.
   template <class M>
   void check_parts(const M& mods, const M& without_sinks) {
     std::vector<Index> ends;
@@ -404,7 +406,7 @@ class Call {
       c_.calls += static_cast<Index>(ends.size());
     }
     if (decodes_ || !r_.percent(60)) return;
-    // From out and lse in the type that is computed in, by one call or one for each part.
+    // Gradients from out and lse in the computation's scalar, in one call or in one per part.
     Tensor<T, 4> out(query_shape(g_.v_dim));
     Tensor<T, 3> lse({g_.batch, g_.heads, g_.q_len});
     attn::attention_into(out, lse, q_.in(), k_.in(), v_.in(), mods, options_);
@@ -568,7 +570,7 @@ class Call {
   std::vector<Wide> naive_out_, naive_lse_, naive_weights_, naive_query_, naive_key_, naive_value_;
 };
 
-/// One call of the given scalars, with mods of any kind.
+/// Makes one call with the given scalars and random mods.
 template <class Q, class K = Q, class V = Q>
 void run_call(Case& c) {
   Report report;

@@ -1,4 +1,4 @@
-// The rule that the results of a shifted call are held to.
+// The error bound for the results of a shifted call.
 #pragma once
 
 #include <sstream>
@@ -10,9 +10,9 @@
 
 namespace fuzz::shifted {
 
-/// What the results of a case have in common, and those that missed.
+/// Properties shared by a case's results, and the results that exceeded their bounds.
 struct Report {
-  std::string scalars, constant = "0";  ///< as kinds of results name them
+  std::string scalars, constant = "0";  ///< as in the names of results
   std::vector<std::string> misses = {};
 };
 
@@ -23,11 +23,11 @@ struct Judge {
 
   Case& c;
   Report& report;
-  Wide slack = 0;  ///< how far scores may be off, in eps; 0 where they are exact
+  Wide slack = 0;  ///< error of the scores, in eps; 0 where they are exact
   bool has_common_part = false;
 
-  /// A result may err by `factor` times what the definition errs by, by a few eps of its largest number and of what
-  /// that is a sum of, by what scores that are no exact sums move it by, and by what storing it takes.
+  /// Judges a result. It may have `factor` times the naive path's error, plus a few eps of its largest element and of
+  /// the magnitudes of its terms, plus the effect of inexact scores, plus the rounding of its storage.
   void of(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
           const Part& right, double factor, const Rounding& stored) {
     const Wide off = error(is, right.x), eps = std::numeric_limits<T>::epsilon(),
@@ -35,7 +35,8 @@ struct Judge {
     Wide by_definition = error(naive, right.x), most = 0;
     for (const Wide x : right.x)
       if (std::isfinite(x)) most = std::max(most, std::abs(x));
-    // The definition itself is held to the oracle, far less closely. It rounds weights as queries are.
+    // The naive path itself is compared with the oracle, with a far wider bound. It rounds weights to the query's
+    // scalar.
     const Wide relative = static_cast<Wide>(stored.relative), absolute = static_cast<Wide>(stored.absolute) + vanishes,
                of_weights = kIsNarrow<Q> ? static_cast<Wide>(4 * kRounding<Q>.relative) : 0,
                small_weights = static_cast<Wide>(1e5 * kRounding<Q>.absolute);

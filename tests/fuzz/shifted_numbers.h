@@ -1,4 +1,4 @@
-// What a shifted call is made of: scalars, tensors, constants of rows and keys, masks.
+// Building blocks of a shifted call: scalars, tensors, constants of rows and keys, masks.
 #pragma once
 
 #include <string>
@@ -16,14 +16,14 @@ using attn::Position;
 using attn::Tensor;
 using attn::TensorView;
 
-/// The scalars, as the library has them.
+/// The scalar in which the library computes with X.
 template <class X>
 using Computed = attn::detail::computed_t<X>;
 template <class X>
 constexpr bool kIsNarrow = !std::is_same_v<X, Computed<X>>;
 template <class X>
 constexpr bool kIsHalf = std::is_same_v<X, Eigen::half>;
-/// What storing a number may take: a share of it, and where numbers are so small that they lie evenly apart.
+/// The error of storing a value: relative, and absolute for values in the denormal range.
 struct Rounding {
   double relative = 0, absolute = 0;
 };
@@ -67,7 +67,7 @@ std::vector<Wide> numbers_of(const X& tensor) {
   return all;
 }
 
-/// (batch, heads, len, dim) in memory of its own, sometimes with the heads of a token side by side.
+/// (batch, heads, len, dim) in its own memory; the heads of a token may be contiguous.
 template <class X>
 class Numbers {
  public:
@@ -77,7 +77,7 @@ class Numbers {
     view_ = {memory_.data(), shape, {shape[1] * shape[2] * shape[3], head, row, 1}};
   }
   Numbers(const Numbers&) = delete;
-  /// Draws each number in order, and returns them as they were rounded.
+  /// Draws the elements in order, and returns them as rounded.
   template <class Draw>
   std::vector<Wide> fill(const Draw& draw) {
     for (Index b = 0; b < view_.dim(0); ++b)
@@ -99,7 +99,7 @@ class Numbers {
   TensorView<X, 4> view_;
 };
 
-/// The constants of a call: one for each row, or for each key, or one for all.
+/// The constants of a call: one per row, or per key, or one for all.
 template <class T>
 struct Constants {
   attn::Shape<4> shape{1, 1, 1, 1};
@@ -114,7 +114,7 @@ struct Constants {
   TensorView<const T, 4> view() const { return TensorView<const T, 4>(x.data(), shape); }
 };
 
-/// A score, capped and then shifted. A lambda would do; a type with a name is compiled once.
+/// Caps a score and then shifts it. A named type instead of a lambda, so that it is compiled once.
 template <class T>
 struct Shift {
   const Constants<T>* constants;

@@ -1,5 +1,5 @@
-// Attention, its gradients and its derivative in a direction by their definitions, in long double. Written for calls
-// whose rows of scores are shifted by a constant, and shares nothing with the library or the other oracle.
+// Attention, its gradients and its directional derivative by their definitions, in long double. Written for calls whose
+// rows of scores are shifted by a constant; shares no code with the library or the other oracle.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace fuzz::shifted {
 
 using Wide = long double;
 
-/// The numbers of a call, packed, and what its mods do to each pair: score, softcap, constant, mask, in this order.
+/// The values of a call, packed, and the effect of its mods on each pair: score, softcap, constant, mask, in this
+/// order.
 struct Given {
   Index batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, v_dim = 1;
   Index q_offset = 0;  // the position of the first query
@@ -23,11 +24,11 @@ struct Given {
   std::vector<Wide> grad_lse;          // (batch, heads, q_len), or empty
   std::vector<Wide> to_q, to_k, to_v;  // the direction, like q, k and v; or empty
   std::vector<Wide> added;             // the constant of each pair, (batch, heads, q_len, kv_len)
-  std::vector<char> kept;              // whether the masks keep it
-  std::vector<Wide> factor;            // dropout's, or empty
+  std::vector<char> kept;              // whether the masks keep the pair
+  std::vector<Wide> factor;            // of dropout, or empty
   Wide cap = 0;                        // 0: no softcap
-  std::vector<Wide> sinks;             // of each head; -inf: none
-  Wide (*rounded)(Wide) = nullptr;     // to the type that is computed in
+  std::vector<Wide> sinks;             // per head; -inf: none
+  Wide (*rounded)(Wide) = nullptr;     // rounds to the computation's scalar
 
   Index group() const { return heads / kv_heads; }
   std::size_t row(Index b, Index h, Index i) const { return static_cast<std::size_t>((b * heads + h) * q_len + i); }
@@ -42,7 +43,7 @@ struct Given {
   }
 };
 
-/// A tensor's right values, and the largest sum of magnitudes that one of them is a sum of.
+/// A tensor's correct values, and the largest sum of the magnitudes of an element's terms.
 struct Part {
   std::vector<Wide> x;
   Wide size = 0;
@@ -52,13 +53,13 @@ struct Right {
   Part out, lse, weights;        // weights after dropout
   Part query, key, value;        // gradients
   Part sinks;                    // gradients of the sinks' logits
-  std::vector<Wide> pairs;       // of the scores before the constant was added, where the mods end with it
-  std::vector<Wide> pair_sizes;  // of the same
+  std::vector<Wide> pairs;       // gradients of the scores before the constant was added, if the mods end with it
+  std::vector<Wide> pair_sizes;  // their magnitudes
   Part tangent;
-  Wide below_sink = 0;  // most that a row's sink is above its largest score
+  Wide below_sink = 0;  // largest difference between a row's sink and its largest score
 };
 
-/// A sum of products, and the root of the sum of their squares: what it is rounded to relative to.
+/// A sum of products, and the root of the sum of their squares, to which its rounding error is relative.
 struct Dot {
   Wide sum = 0, size = 0;
 };
@@ -69,8 +70,8 @@ inline Dot dot(const Wide* a, const Wide* b, Index n) {
   return d;
 }
 
-/// The score of a pair before the constant, with its slope, which is a difference from 1 where the score is capped: its
-/// error is relative to 1.
+/// The score of a pair before the constant, with its slope. The slope of a capped score is computed as a difference
+/// from 1, so its error is relative to 1.
 struct Capped {
   Wide x, slope;
 };
@@ -80,7 +81,7 @@ inline Capped capped(const Given& g, Wide score) {
   return {g.cap * t, 1 - t * t};
 }
 
-/// A score and the constant are each a number of the type that is computed in, and so is their sum.
+/// The score, the constant and their sum are each rounded to the computation's scalar.
 inline Wide with_constant(const Given& g, Wide x, Wide constant) {
   return constant == 0 ? x : g.rounded(g.rounded(x) + constant);
 }
@@ -196,8 +197,8 @@ inline Right right_values(const Given& g, bool backward) {
   return r;
 }
 
-/// Whether each score of the call is so far from where its sum with the constant rounds to another number that errors
-/// of `error` times itself, and of `unit`, change nothing.
+/// Whether no score of the call can round to another value when the constant is added, given errors of `error` relative
+/// to the score's magnitude.
 inline bool is_clear(const Given& g, Wide error) {
   for (Index b = 0; b < g.batch; ++b)
     for (Index h = 0; h < g.heads; ++h)
@@ -213,7 +214,7 @@ inline bool is_clear(const Given& g, Wide error) {
   return true;
 }
 
-/// How far scores may be off, in units of the rounding error of a number, where they are no exact sums.
+/// Scale of the error of inexact scores, in units of the rounding error.
 inline Wide score_unit(const Given& g) {
   Wide most = 0;
   for (Index b = 0; b < g.batch; ++b)

@@ -13,7 +13,7 @@ Sizes random_sizes(Case& c, double most) {
   const Index kind = r.from(0, 99);
   if (kind < 12) l.q_len = 1;  // decoding
   if (kind == 12) l.q_len = r.from(1, 3), l.kv_len = r.from(1000, 3000);
-  if (kind == 12 && r.percent(30)) {  // more than a stretch of sums
+  if (kind == 12 && r.percent(30)) {  // more than one stretch of sums
     l.kv_len = r.from(4000, 14000);
     s.head_dim = std::min<Index>(s.head_dim, 16), s.v_dim = std::min<Index>(s.v_dim, 16);
   }
@@ -52,7 +52,7 @@ double Flavour::q(Random& r) const {
   if (kind_ >= 50 && kind_ < 58) return x < 0 ? -x : x;                      // of one sign
   if (kind_ >= 58 && kind_ < 65) return static_cast<double>(r.from(-2, 2));  // exact
   if (kind_ >= 65 && kind_ < 70) return 0;
-  if (kind_ >= 70 && kind_ < 76) return 1e-6 * x;  // denormal as half
+  if (kind_ >= 70 && kind_ < 76) return 1e-6 * x;  // denormal in half
   return x;
 }
 double Flavour::k(Random& r, Index j) const {

@@ -1,4 +1,4 @@
-// A call over tensors: random sizes, numbers and strides, any of the entry points, judged by the oracle.
+// A call over tensors: random sizes, values and strides, through any entry point, judged by the oracle.
 #pragma once
 
 #include <span>
@@ -12,10 +12,10 @@
 
 namespace fuzz {
 
-/// Sizes of a call of at most so many multiplications, most of them small.
+/// Random sizes of a call with at most `most` multiplications; most are small.
 Sizes random_sizes(Case& c, double most);
 
-/// How the numbers of a call are drawn.
+/// A random distribution of a call's values.
 class Flavour {
  public:
   explicit Flavour(Case& c, bool narrow);
@@ -28,7 +28,7 @@ class Flavour {
   double size_, value_, offset_;
 };
 
-/// Fills query, key and value, NaN and infinities among them in some cases, and forbids writing to them.
+/// Fills query, key and value, sometimes with NaN and infinities, and forbids writing to them.
 template <class Q, class K, class V>
 void fill(Case& c, Guard4<Q>& q, Guard4<K>& k, Guard4<V>& v) {
   Random& r = c.random;
@@ -49,7 +49,8 @@ void fill(Case& c, Guard4<Q>& q, Guard4<K>& k, Guard4<V>& v) {
       }
     };
     const Index whom = r.from(0, 9);
-    // A key of infinity may give a score of -inf. Whether that drops a value of NaN is only said of mods.
+    // An infinite key may give a score of -inf. Whether that drops a pair with a NaN value is specified only for scores
+    // that a mod makes -inf.
     const bool values = whom < 7, keys = whom >= 4 && whom < 9, queries = whom == 9;
     const double of_keys = values ? kNan : r.of({kNan, kInf, -kInf}), of_values = r.of({kNan, kInf, -kInf});
     if (keys) poison(k, of_keys);
@@ -77,7 +78,7 @@ std::vector<Sequence<Exact<Q>>> sequences_of(const Sizes& s, Wide scale, const G
   return all;
 }
 
-/// The part of a result that belongs to batch element b, packed.
+/// The results for batch element b, packed.
 template <class R, class T, int Rank>
 std::vector<R> of_batch(const TensorView<T, Rank>& t, Index b) {
   auto shape = t.shape();
@@ -85,7 +86,8 @@ std::vector<R> of_batch(const TensorView<T, Rank>& t, Index b) {
   return packed<R>(t.part(t.size() == 0 ? 0 : b * t.stride(0), shape, t.strides()));
 }
 
-/// What a flash call may err by: more where products are formed in bf16, which rounds weights, and on request all.
+/// The precision of a flash call. It is lower if products are computed in bf16: this rounds weights, and also queries,
+/// keys and values if bf16 was requested.
 template <class Q, class K, class V, class M>
 Precision flash_precision(const Q& q, const K& k, const V& v, const M& mods, const attn::Options& options) {
   using T = Computed<typename Q::Scalar>;
@@ -93,7 +95,7 @@ Precision flash_precision(const Q& q, const K& k, const V& v, const M& mods, con
   if (*options.isa < attn::Isa::avx512_bf16 || sizeof(T) != sizeof(float)) return p;
   if (!attn::explain(q, k, v, mods, options).in_bf16) return p;
   p.weights = 0x1p-8, p.weights_tiny = 0x1p-126, p.lse = 2e-4;
-  // Each of two factors is rounded by up to 2^-8 of itself.
+  // Two factors are rounded, each with a relative error of up to 2^-8.
   if (options.compute == attn::Compute::bf16) p.scores = 0x1.01p-7, p.values = 0x1p-8;
   return p;
 }
@@ -106,7 +108,7 @@ Precision naive_precision() {
   return p;
 }
 
-/// Memory for a call to work in, of exactly the size it asks for.
+/// A workspace of exactly the requested size, for some calls.
 template <class Bytes>
 Guarded workspace(Case& c, attn::Options& options, const Bytes& bytes) {
   if (!c.random.percent(40)) return {};
@@ -183,7 +185,8 @@ class TensorCall {
     }
   }
 
-  /// attention_into() with log-sum-exps alone: few instantiations for a type of mods.
+  /// Calls only the overload of attention_into() with log-sum-exps, so that there are few instantiations per type of
+  /// mods.
   template <class M>
   void into(const M& mods, const Meanings& meanings, const Precision& precision) {
     Guard4<O> out = output();
@@ -198,7 +201,7 @@ class TensorCall {
     lse_memory.check_gaps("lse");
     judge_all<O>(out.view(), lse, {}, meanings, precision, "flash");
     if (!c_.random.percent(10)) return;
-    // The same bits from other threads.
+    // Other executors give the same bits.
     Tensor<O, 4> again(out.shape());
     Tensor<T, 3> lse_again({rows[0], rows[1], rows[2]});
     attn::Options other = options_;
@@ -227,7 +230,7 @@ class TensorCall {
         return attn::workspace_bytes(q, k, v, mods, o);
     });
     ++c_.calls;
-    if constexpr (std::is_same_v<M, attn::test::AnyMods<Q>>)  // mods never add products in bf16
+    if constexpr (std::is_same_v<M, attn::test::AnyMods<Q>>)  // AnyMods never uses products in bf16
       into(mods, meanings, flash_precision(q, k, v, attn::Mods<>(), options_));
     else
       into(mods, meanings, flash_precision(q, k, v, mods, options_));
@@ -243,7 +246,7 @@ class TensorCall {
       attn::attention_into(out, lse, q_.input(), k_.input(), v_.input(), mods, options);
   }
 
-  /// A byte less than was asked for is refused before anything is written.
+  /// A workspace one byte too small is refused before anything is written.
   template <class M>
   void check_workspace(const Guard4<O>& out, const TensorView<T, 3>& lse, const M& mods) {
     attn::Options less = options_;
@@ -253,7 +256,7 @@ class TensorCall {
     } catch (const std::invalid_argument&) {
       return;
     }
-    fail("a workspace of ", less.workspace.size(), " bytes is taken, one less than asked for");
+    fail("a workspace of ", less.workspace.size(), " bytes was accepted, one less than requested");
   }
 
   Lens len() const { return sizes_.batch() > 0 ? sizes_.each[0] : Lens{3, 5, 2}; }

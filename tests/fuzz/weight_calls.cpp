@@ -1,4 +1,4 @@
-// What is made of log-sum-exps: weights tile by tile, what is summed up of them, and merged parts of the keys.
+// Results derived from log-sum-exps: weights tile by tile, sums over them, and merged parts of the keys.
 #include <mutex>
 
 #include "families.h"
@@ -7,7 +7,7 @@
 namespace fuzz {
 namespace {
 
-/// The weights of all tiles, each of which must come once, and the same sums as from the tiles.
+/// Checks that for_each_weight_tile() visits each weight once, and that sums agree with the tiles.
 template <class T>
 class WeightCall {
  public:
@@ -47,7 +47,7 @@ class WeightCall {
                  tile.keys.end);
           for (Index i = tile.rows.begin; i < tile.rows.end; ++i)
             for (Index j = tile.keys.begin; j < tile.keys.end; ++j) {
-              if (seen(tile.batch, tile.head, i, j)++ > 0) fail("the weight (", i, ", ", j, ") comes twice");
+              if (seen(tile.batch, tile.head, i, j)++ > 0) fail("the weight (", i, ", ", j, ") was visited twice");
               weights(tile.batch, tile.head, i, j) = tile.weights(i - tile.rows.begin, j - tile.keys.begin);
             }
         },
@@ -136,7 +136,7 @@ void weights(Case& c) {
   run(WeightCall<double>(c, 3e5));
 }
 
-/// Parts of the keys, each in a call whose positions begin with it, merged.
+/// Attends to parts of the keys, each in a call in which the part's first key has position 0, and merges the results.
 void merges(Case& c) {
   const Sizes s = random_sizes(c, 1e6);
   const Lens l = s.batch() > 0 ? s.each[0] : Lens{1, 1, 0};
@@ -179,7 +179,7 @@ void merges(Case& c) {
     begin = end;
   }
   out.check_gaps("out"), lse_memory.check_gaps("lse");
-  // Each part's log-sum-exp, below 40 with this cap, is rounded, and weighs the part.
+  // Each part's log-sum-exp, below 40 with this cap, is rounded, and determines the part's weight.
   Precision precision = flash_precision_of<float>();
   precision.weights = 6 * precision.eps * static_cast<Wide>(parts) * 40;
   precision.lse = 6 * precision.eps * static_cast<Wide>(parts);

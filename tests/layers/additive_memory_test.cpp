@@ -1,4 +1,4 @@
-// Additive attention takes memory that is linear in the lengths.
+// Memory of additive attention, which is linear in the lengths.
 #include "attn/additive_backward.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace attn::test {
 namespace {
 
-/// Bytes that a forward and a backward call take at most, for so many queries and keys.
+/// Peak bytes of a forward and a backward call.
 struct Peaks {
   std::ptrdiff_t forward, backward;
 };
@@ -34,22 +34,22 @@ Peaks peaks(Index len) {
 }
 
 TEST(AdditiveMemory, IsLinearInTheLengths) {
-  constexpr Index kLen = 2048;  // twice that are still one stretch of keys
+  constexpr Index kLen = 2048;  // twice as many keys still fit one stretch
   const Peaks once = peaks(kLen), twice = peaks(2 * kLen);
-  // Queries and keys with 32 features each, and working memory that is the same for both.
+  // Projected queries and keys with 32 features each, plus constant working memory.
   constexpr std::ptrdiff_t kRows = 2 * kLen * 32 * sizeof(float);
   EXPECT_GE(once.forward, kRows);
   EXPECT_LT(once.forward, kRows + 200 * 1024);
   EXPECT_LT(twice.forward - once.forward, kRows + 1024);
-  // Besides, gradients of both, one of the queries and of what they add to the weights for each of eight parts of the
-  // keys, and rows that attention_backward() prepares; all pairs would be 17 MB, and with their features 540 MB.
+  // In addition: gradients of both, gradients of queries and weights for each of eight parts of the keys, and the rows
+  // that attention_backward() prepares. All pairs would take 17 MB, and 540 MB with their features.
   EXPECT_LT(once.backward, 10 * 1024 * 1024);
   EXPECT_LT(twice.backward, once.backward * 21 / 10);
 }
 
-/// With a workspace of exactly the size it asks for, a call allocates copies of the parameters and what linear maps
-/// work in, and not the 80 KB of projected rows of queries, or of keys.
-TEST(AdditiveMemory, TakesAWorkspace) {
+/// With a workspace of exactly the reported size, a call allocates copies of the parameters and the working memory of
+/// linear maps, but not the 80 kB of projected queries or keys.
+TEST(AdditiveMemory, UsesTheWorkspace) {
   using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Index len = 500, hidden = 40;
   const Rows q = Rows::Random(len, 12), k = Rows::Random(len, 9), own = Rows::Random(len, hidden);
@@ -85,7 +85,7 @@ TEST(AdditiveMemory, IsExplained) {
   const Eigen::VectorXf w = Eigen::VectorXf::Random(16);
   const Explanation e = explain_additive(q, q, q, {{}, {}, w}, causal(), {.executor = serial(), .isa = Isa::generic});
   EXPECT_EQ(e.isa, Isa::generic);
-  EXPECT_EQ(e.amx, Amx::not_for_these);
+  EXPECT_EQ(e.amx, Amx::unsupported);
   EXPECT_EQ(e.threads, 1);
   EXPECT_GT(e.skipped_tiles, 0);
   EXPECT_EQ(e.skipped_tiles, explain(q, q, q, causal(), {.executor = serial(), .isa = Isa::generic}).skipped_tiles);

@@ -1,5 +1,5 @@
-// Both paths of additive attention against an oracle of their own: all kinds of mods, both sides of every tile edge,
-// layouts, scalars and instruction sets.
+// Both paths of additive attention against a separate oracle: all kinds of mods, sizes just below and above every tile
+// edge, layouts, scalars and instruction sets.
 #include <sstream>
 
 #include "support/additive_model.h"
@@ -43,7 +43,7 @@ struct Drawn {
 
 template <class T, class M>
 void expect_right(Drawn<T>& d, const Row<M>& row) {
-  if (::testing::Test::HasFailure()) return;  // one case tells enough
+  if (::testing::Test::HasFailure()) return;  // one failing case is enough
   static Sample sample;
   if (!sample.takes_next()) return;
   const Sizes& s = d.model.sizes;
@@ -69,11 +69,11 @@ void expect_right(Drawn<T>& d, const Row<M>& row) {
     additive_attention_into(out.view(), lse, q, k, v, d.arguments.score(), row.mod, options);
     EXPECT_TRUE(out.gaps_untouched());
     expect_close(truth, by_definition, {out.read(), plain<Wide<T>>(lse)});
-    if (std::is_same_v<T, long double>) break;  // one kernel serves all
+    if (std::is_same_v<T, long double>) break;  // all instruction sets share one kernel
   }
 }
 
-/// A batch and heads for these lengths; more than one of them only where that is cheap.
+/// Draws a batch size and heads for these lengths; more than one only where that is cheap.
 Sizes draw_sizes(Index q_len, Index kv_len, Random& random) {
   const Index many = q_len * kv_len > 1500 ? 1 : 3, kv_heads = random.integer(1, std::min<Index>(many, 2));
   return {random.integer(1, many), kv_heads * random.integer(1, many), kv_heads, q_len, kv_len, random.integer(1, 20),
@@ -92,7 +92,7 @@ void sweep(const auto& use_rows) {
     }
 }
 
-/// Every kind of mod is tried at tiny sizes, and at each pair of lengths some.
+/// Tests every kind of mod at tiny sizes, and a sixth of them at each pair of lengths.
 template <class T>
 void sweep_erased() {
   Random random(6);
@@ -122,7 +122,7 @@ TEST(AdditiveSweep, LongDouble) {
   sweep<long double>([&](auto& d, const Setting&, std::size_t) { expect_right(d, row); });
 }
 
-/// Several query heads share a key head and are taken together where tokens are decoded; long keys are split.
+/// Query heads that share a key head are processed together when decoding; many keys are split.
 TEST(AdditiveSweep, SingleQueriesOfHeadsThatShareKeys) {
   Random random(8);
   const Row<Mods<>> row{"none", {}, {}};

@@ -1,4 +1,4 @@
-// Additive attention: numbers by hand, properties, poison, and what it refuses.
+// Additive attention: results by hand, properties, NaN and infinities, and errors.
 #include "attn/additive_attention.h"
 
 #include <cmath>
@@ -41,15 +41,15 @@ void expect_both(const MatrixXd& q, const MatrixXd& k, const MatrixXd& v, const 
 // tanh(ln 3 / 2) = (3 - 1) / (3 + 1) = 1/2, tanh(ln 2) = (4 - 1) / (4 + 1) = 3/5.
 const double kHalf = std::log(3.0) / 2, kThreeFifths = std::log(2.0);
 
-TEST(Additive, WeightsAreThoseOfTheHand) {
+TEST(Additive, WeightsByHand) {
   // Sums of query and key in the two features: (ln 3 / 2, ln 2) for key 0 and (0, 0) for key 1. With weights 2 ln 3 and
   // 5 ln 2 / 3, the scores are ln 3 + ln 2 = ln 6 and 0: weights 6/7 and 1/7.
   MatrixXd q(1, 1), k(2, 3), v(2, 2), wq(2, 1), wk(2, 3);
   VectorXd w(2), b(2);
   q << 2;
   wq << 0.5, 1;           // (1, 2)
-  b << -1, -2;            // takes them away again
-  k << 1, 1, 0, 0, 0, 7;  // the third feature weighs nothing
+  b << -1, -2;            // cancels them
+  k << 1, 1, 0, 0, 0, 7;  // the third feature has weight 0
   wk << kHalf, 0, 0, 0, kThreeFifths, 0;
   w << 2 * std::log(3.0), 5 * std::log(2.0) / 3;
   v << 7, 14, 0, -7;
@@ -62,8 +62,8 @@ TEST(Additive, WeightsAreThoseOfTheHand) {
               VectorXd::Constant(1, std::log(std::exp(top) + std::exp(low))));
 }
 
-TEST(Additive, TheScaleIsOneUnlessItIsGiven) {
-  // One feature, tanh 1/2 and 0. With weight 2 ln 3 scores are ln 3 and 0; times 2 they are ln 9 and 0.
+TEST(Additive, DefaultScaleIsOne) {
+  // One feature, with tanh 1/2 and 0. With weight 2 ln 3 the scores are ln 3 and 0; times 2 they are ln 9 and 0.
   MatrixXd q = MatrixXd::Zero(1, 1), k(2, 1), v(2, 1);
   k << kHalf, 0;
   v << 10, 0;
@@ -79,7 +79,7 @@ TEST(Additive, TheScaleIsOneUnlessItIsGiven) {
 }
 
 TEST(Additive, LargeSumsSaturate) {
-  // Whatever the signs, a tanh is 1 or -1 from some 20 on; infinity too.
+  // From about 20 on, up to infinity, tanh is 1 or -1.
   for (const double far : {25.0, 1e10, 1e300, kInf}) {
     const MatrixXd q = MatrixXd::Zero(2, 1), k = (MatrixXd(2, 1) << far, -far).finished(),
                    v = (MatrixXd(2, 1) << 10, 0).finished();
@@ -90,7 +90,7 @@ TEST(Additive, LargeSumsSaturate) {
 }
 
 TEST(Additive, LargeWeightsDoNotOverflow) {
-  // Scores of -400 for the first key and 400 for the others, which are the largest of their tile.
+  // Scores of -400 for the first key and 400 for the others, which are the maximum of their tile.
   for (const Index rows : {1, 20}) {
     const MatrixXd q = MatrixXd::Zero(rows, 1), k = (MatrixXd(3, 1) << -30, 30, 30).finished(),
                    v = (MatrixXd(3, 1) << 7, 1, 3).finished();
@@ -106,7 +106,7 @@ void expect_same_bits(const auto& a, const auto& b) {
   EXPECT_TRUE(same_bits(plain(a.out), plain(b.out)) && same_bits(plain(a.lse), plain(b.lse)));
 }
 
-TEST(Additive, ThreadsChangeNoBit) {
+TEST(Additive, ThreadsDoNotChangeResults) {
   Random random(1);
   for (Index q_len : {1, 3, 130})
     for (Index heads : {1, 6}) {
@@ -120,7 +120,7 @@ TEST(Additive, ThreadsChangeNoBit) {
     }
 }
 
-TEST(Additive, KeysThatWereMultipliedBeforeGiveTheSame) {
+TEST(Additive, ProjectedKeysGiveTheSameResults) {
   Random random(2);
   const Index hidden = 12;
   const auto drawn = [&](Index rows, Index columns) {
@@ -141,7 +141,7 @@ TEST(Additive, KeysThatWereMultipliedBeforeGiveTheSame) {
   }
 }
 
-TEST(Additive, ParametersOfEachHeadAreThoseOfSoManyCalls) {
+TEST(Additive, ParametersPerHeadMatchSeparateCalls) {
   Random random(3);
   for (Index q_len : {1, 3, 20}) {
     AdditiveModel m({2, 6, 3, q_len, 70, 4, 5}, 3, 8, random);
@@ -166,7 +166,7 @@ TEST(Additive, ParametersOfEachHeadAreThoseOfSoManyCalls) {
   }
 }
 
-TEST(Additive, WeightsOnRequestAreThoseOfTheDefinition) {
+TEST(Additive, WeightsMatchTheDefinition) {
   Random random(4);
   for (Index q_len : {1, 70}) {
     const AdditiveModel m({2, 4, 2, q_len, 150, 4, 5}, 3, 10, random);
@@ -183,11 +183,11 @@ TEST(Additive, WeightsOnRequestAreThoseOfTheDefinition) {
   }
 }
 
-TEST(Additive, PoisonBehindAMaskReachesNobody) {
+TEST(Additive, MaskedNaNReachesNoResult) {
   Random random(5);
   for (const double what : {kNaN, kInf, -kInf})
     for (Index q_len : {1, 3, 60}) {
-      // Queries stand at the last keys, and see neither the first ten nor key 50.
+      // Queries are at the positions of the last keys, and see neither the first ten keys nor key 50.
       const Index kv_len = 100;
       const auto mods = sliding_window(30) | mask_mod([](const Position& p) { return p.kv != 50; });
       AdditiveModel clean({1, 2, 1, q_len, kv_len, 4, 3}, 5, 7, random), bad = clean;
@@ -204,7 +204,7 @@ TEST(Additive, PoisonBehindAMaskReachesNobody) {
         for (Index i = 0; i < want.out.size(); ++i) ASSERT_NEAR(got.out.data()[i], want.out.data()[i], 1e-5);
         for (Index i = 0; i < want.lse.size(); ++i) ASSERT_NEAR(got.lse.data()[i], want.lse.data()[i], 1e-5);
       }
-      // In a kept pair NaN does reach the result.
+      // NaN in a kept pair does reach the result.
       AdditiveModel kept = clean;
       std::fill_n(kept.k.begin() + (kv_len - q_len) * 5, 5, kNaN);
       AdditiveArguments<float> a(kept);
@@ -212,7 +212,7 @@ TEST(Additive, PoisonBehindAMaskReachesNobody) {
     }
 }
 
-TEST(Additive, RefusesWithItsNumbers) {
+TEST(Additive, ErrorsContainTheValues) {
   const MatrixXf q(3, 4), k(5, 6), v(5, 2), wq(8, 4), wk(8, 6);
   const VectorXf w(8), b(8);
   const auto refused = [&](const char* what, const Said& said, const AdditiveScore<float>& score,
@@ -223,9 +223,9 @@ TEST(Additive, RefusesWithItsNumbers) {
   refused("no weights", {"needs a score_weight"}, {wq, wk, {}, b});
   refused("queries", {"query_weight has shape (8, 5)", "(8, 4)"}, {MatrixXf(8, 5), wk, w, b});
   refused("keys", {"key_weight has shape (7, 6)", "(8, 6)"}, {wq, MatrixXf(7, 6), w, b});
-  refused("no key_weight", {"key has 6 features", "as score_weight has numbers, 8"}, {wq, {}, w, b});
-  refused("bias", {"bias has 7 numbers", "score_weight has 8"}, {wq, wk, w, VectorXf(7)});
-  refused("heads", {"score_weight is for 2 heads", "heads is 1"}, {wq, wk, MatrixXf(2, 8), b});
+  refused("no key_weight", {"key has 6 features", "element of score_weight, 8"}, {wq, {}, w, b});
+  refused("bias", {"bias has 7 elements", "score_weight has 8"}, {wq, wk, w, VectorXf(7)});
+  refused("heads", {"score_weight has 2 heads", "heads is 1"}, {wq, wk, MatrixXf(2, 8), b});
   refused("scale", {"scale must be finite", "inf"}, {wq, wk, w, b}, {.scale = kInf});
   refused("q_offset", {"2305843009213693952"}, {wq, wk, w, b}, {.q_offset = Index(1) << 61});
   expect_refused("values", {"kv_len differs", "5", "4"}, [&] {

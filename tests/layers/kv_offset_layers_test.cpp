@@ -1,5 +1,5 @@
-// Keys that begin anywhere (Options::kv_offset), in what stands around attention: layers, additive scores, recurrent
-// forms with gates, and explain(). A part of the keys gives what all of them give where a mask drops the others.
+// Options::kv_offset in layers, additive scores, gated recurrent forms and explain(). A part of the keys gives the same
+// results as all keys with a mask that drops the others.
 #include <gtest/gtest.h>
 
 #include "attn/attn.h"
@@ -22,7 +22,7 @@ void expect_near(const Eigen::MatrixXf& a, const Eigen::MatrixXf& b) {
   EXPECT_LE((a - b).cwiseAbs().maxCoeff(), 2e-5f);
 }
 
-// Projected keys are turned by their positions, on both paths; the weights that are returned are those of the part.
+// The rope rotates projected keys by their positions, on both paths.
 TEST(KvOffsetLayers, MultiHead) {
   Random random(1);
   const MultiHeadAttention<float> layer({.embed_dim = 32, .heads = 4, .kv_heads = 2, .rope = Rope({.head_dim = 8})});
@@ -35,7 +35,7 @@ TEST(KvOffsetLayers, MultiHead) {
     of_part.attention.kv_offset = kFirst;
     const auto whole = layer(x, memory, memory, mods | kRest, of_all);
     expect_near(layer(x, part, part, mods, of_part).out, whole.out);
-    // The positions matter.
+    // Positions do matter.
     const auto elsewhere = layer(x, part, part, near, MultiHeadOptions{.path = path, .attention = {.q_offset = 100}});
     EXPECT_GT((elsewhere.out - whole.out).cwiseAbs().maxCoeff(), 1e-3f);
   }
@@ -61,8 +61,8 @@ TEST(KvOffsetLayers, Additive) {
   expect_near(gradients.key, of_whole.key.bottomRows(kKeys - kFirst));
 }
 
-// Query and key of a token have the same row, so that q_offset must be kv_offset, which is its default. What masks hold
-// is of all keys.
+// Query and key of a token have the same row, so q_offset must equal kv_offset, which is its default. Lengths and
+// bounds in masks refer to all keys.
 TEST(KvOffsetLayers, Gated) {
   Random random(3);
   const Eigen::MatrixXf q = drawn(60, 6, random), k = drawn(60, 6, random), v = drawn(60, 4, random);
@@ -81,11 +81,12 @@ TEST(KvOffsetLayers, Gated) {
     gated_attention(q, k, v, gate, of_all, {.q_offset = 0, .kv_offset = kFirst});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const std::invalid_argument& e) {
-    EXPECT_NE(std::string(e.what()).find("q_offset is 0, kv_offset 41; with gates"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("q_offset is 0 and kv_offset is 41; with gates"), std::string::npos)
+        << e.what();
   }
 }
 
-// The plan of a part is that of the same distances from 0 on.
+// The plan of a part equals that of a call with the same distances from position 0.
 TEST(KvOffsetLayers, Explain) {
   const Tensor<float, 4> q({1, 2, 300, 16}), k({1, 2, 2000, 16});
   const auto plan = [&](const auto& mods, const Options& options) { return explain(q, k, k, mods, options); };

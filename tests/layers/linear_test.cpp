@@ -26,8 +26,8 @@ RowMajor<T> drawn(Index rows, Index columns, Random& random) {
   return m;
 }
 
-/// What a sum of `terms` terms, each of at most 1, may err by: its roundings, and where the result has 16 bits that of
-/// `largest`, half of 2^-7 of it.
+/// Allowed error of a sum of `terms` terms of at most 1: that of its roundings and, for 16-bit results, that of
+/// rounding a result of magnitude `largest`, which is 2^-8 of it.
 template <class T>
 double tolerance(Index terms, double largest) {
   const double of_sum = static_cast<double>(std::numeric_limits<Sum<T>>::epsilon()) * static_cast<double>(terms + 2);
@@ -44,7 +44,7 @@ void expect_close(const RowMajor<T>& got, const RowMajor<double>& want, Index te
           << "row " << i << ", column " << j << " of " << got.rows() << " x " << got.cols();
 }
 
-/// A map with its inputs and gradients, and what plain loops make of them.
+/// A map with its inputs and gradients, and the results of plain loops.
 template <class T>
 struct Case {
   Index tokens, inputs, outputs;
@@ -92,7 +92,7 @@ void check(const Case<T>& c, const Options& options = {}) {
   linear_gradient_into(grad_x, c.grad_y, c.weight, options);
   expect_close<T>(grad_x, c.grad_x, c.outputs);
 
-  // Gradients are added to what is there, and hold floats where T has 16 bits.
+  // Gradients of parameters are accumulated, in float if T has 16 bits.
   using S = Sum<T>;
   RowMajor<S> grad_weight = RowMajor<S>::Constant(c.outputs, c.inputs, S(0.5)), alone = grad_weight;
   Eigen::Matrix<S, Eigen::Dynamic, 1> grad_bias = Eigen::Matrix<S, Eigen::Dynamic, 1>::Constant(c.outputs, S(0.25));
@@ -108,7 +108,7 @@ class LinearOf : public ::testing::Test {};
 using Scalars = ::testing::Types<float, double, Eigen::bfloat16, Eigen::half>;
 TYPED_TEST_SUITE(LinearOf, Scalars);
 
-/// 1 to 16 tokens are for the kernels of decoding, more for tiles; 512 and more make several products of a gradient.
+/// Up to 16 tokens use the decoding kernels, more use tiles; from 512 tokens a gradient takes several products.
 TYPED_TEST(LinearOf, PlainLoops) {
   std::uint64_t seed = 0;
   for (const Index tokens : {1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 100})
@@ -163,7 +163,7 @@ TYPED_TEST(LinearOf, Rank3) {
   expect_close<Sum<T>>(Eigen::Map<const RowMajor<Sum<T>>>(grad_bias.data(), 1, 10), c.grad_bias, 21);
 }
 
-/// Temporaries are written through, and constants read.
+/// Temporary views can be written to, and views of const elements can be read.
 TEST(Linear, TakesViews) {
   const Case<double> c(5, 4, 3, 2);
   std::vector<double> y(15, kUntouched);
@@ -172,7 +172,7 @@ TEST(Linear, TakesViews) {
   expect_close<double>(Eigen::Map<RowMajor<double>>(y.data(), 5, 3), c.y_without_bias, 4);
 }
 
-TYPED_TEST(LinearOf, SameBitsForAnyThreads) {
+TYPED_TEST(LinearOf, ThreadsDoNotChangeResults) {
   using T = TypeParam;
   for (const Index tokens : {2, 16, 40, 700}) {
     const Case<T> c(tokens, 130, 190, static_cast<std::uint64_t>(tokens));
@@ -196,7 +196,7 @@ TYPED_TEST(LinearOf, SameBitsForAnyThreads) {
   }
 }
 
-/// A token whose gradient is 0, as of padding, adds nothing, whatever stands there.
+/// A token whose gradient is 0, such as padding, adds nothing, even if its input is NaN or infinite.
 TYPED_TEST(LinearOf, TokensWithoutGradientAddNothing) {
   using T = TypeParam;
   for (const auto& [tokens, dropped] : {std::pair<Index, Index>{3, 1}, {40, 38}, {600, 598}, {600, 255}, {600, 256}}) {
@@ -218,7 +218,7 @@ TYPED_TEST(LinearOf, TokensWithoutGradientAddNothing) {
   }
 }
 
-/// Of one token's NaN, other tokens' outputs hear nothing.
+/// NaN in one token does not reach other tokens' outputs.
 TEST(Linear, KeepsTokensApart) {
   for (const Index tokens : {4, 40}) {
     Case<float> c(tokens, 6, 5, 4);
@@ -256,7 +256,7 @@ TEST(Linear, ZeroFeatures) {
   RowMajor<float> none(3, 0), grad_x = RowMajor<float>::Constant(3, 2, float(kUntouched));
   linear_into(none, RowMajor<float>(3, 2), RowMajor<float>(0, 2));
   linear_gradient_into(grad_x, none, RowMajor<float>(0, 2));
-  EXPECT_EQ(grad_x.cwiseAbs().sum(), 0) << "the sum of no outputs";
+  EXPECT_EQ(grad_x.cwiseAbs().sum(), 0) << "a sum over no outputs";
   RowMajor<float> grad_weight(2, 0), of_none(0, 2);
   Eigen::Vector2f grad_bias(1, 2);
   add_linear_gradients(grad_weight, grad_bias, x, RowMajor<float>(RowMajor<float>::Constant(3, 2, 10)));

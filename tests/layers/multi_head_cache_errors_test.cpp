@@ -1,4 +1,4 @@
-// Calls of MultiHeadAttention over a cache that are refused, or fail in the middle: the cache is as it was.
+// Calls of MultiHeadAttention over a cache that are refused or throw halfway leave the cache unchanged.
 #include "support/multi_head_model.h"
 #include "support/refused.h"
 #include "support/tokens.h"
@@ -18,7 +18,7 @@ bool same(const Tensor<float, 3>& a, const Tensor<float, 3>& b) {
   return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.size(), b.data());
 }
 
-/// What fails only when the tokens are there already.
+/// An error thrown after the tokens are appended.
 struct Fails : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -26,7 +26,7 @@ auto failing() {
   return score_mod([](auto x, auto) -> decltype(x) { throw Fails("while attending"); });
 }
 
-TEST(MultiHeadCacheErrors, LeaveACacheInOnePieceAsItWas) {
+TEST(MultiHeadCacheErrors, LeaveContiguousCachesUnchanged) {
   const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope});
   auto cache = mha.make_cache({.batch = 2, .capacity = 4}), untroubled = cache;
   const auto prompt = drawn(2, 3, 8, 1), next = drawn(2, 5, 8, 2);
@@ -46,7 +46,7 @@ TEST(MultiHeadCacheErrors, LeaveACacheInOnePieceAsItWas) {
   EXPECT_EQ(small.length(0), 0);
 }
 
-TEST(MultiHeadCacheErrors, LeavePagesAsTheyWere) {
+TEST(MultiHeadCacheErrors, LeavePagedCachesUnchanged) {
   const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope});
   auto pages = mha.make_paged_cache({.pages = 7, .page_size = 4});
   const Index a = pages.add();
@@ -82,10 +82,10 @@ TEST(MultiHeadCacheErrors, LeavePagesAsTheyWere) {
   expect_untouched("two of three that share a page");
   EXPECT_THROW(mha(drawn(4, 9, 8, 3), pages.select(all), causal()), OutOfPages);
   expect_untouched("no pages left");
-  expect_refused("a sequence twice", {"named twice"}, [&] { mha(ragged(next, {4, 3}), pages.select({b, b})); });
+  expect_refused("a sequence twice", {"appears twice"}, [&] { mha(ragged(next, {4, 3}), pages.select({b, b})); });
   expect_untouched("a sequence twice");
 
-  // And they go on as if nothing had been.
+  // Later calls give the same results as without the failed ones.
   auto untroubled = mha.make_paged_cache({.pages = 7, .page_size = 4});
   const Index first = untroubled.add();
   mha(drawn(1, 6, 8, 1), untroubled.select({first}), causal());
@@ -94,7 +94,7 @@ TEST(MultiHeadCacheErrors, LeavePagesAsTheyWere) {
                    mha(ragged(next, {1, 2, 3, 1}), untroubled.select(others), causal())));
 }
 
-TEST(MultiHeadCacheErrors, ARopeOfEachIsTheSame) {
+TEST(MultiHeadCacheErrors, LayerAndCacheMustHaveTheSameRope) {
   const auto x = drawn(1, 2, 8, 1);
   const Layer turning({.embed_dim = 8, .heads = 2, .rope = kRope}), plain({.embed_dim = 8, .heads = 2});
   KvCache<float> with({.kv_heads = 2, .head_dim = 4, .rope = Rope({.head_dim = 4})}),
@@ -102,8 +102,8 @@ TEST(MultiHeadCacheErrors, ARopeOfEachIsTheSame) {
       other({.kv_heads = 2, .head_dim = 4, .rope = Rope({.head_dim = 4, .base = 500})});
   EXPECT_NO_THROW(turning(x, with));
   EXPECT_NO_THROW(plain(x, without));
-  expect_refused("none in the cache", {"the layer has a rope, the cache has none"}, [&] { turning(x, without); });
-  expect_refused("none in the layer", {"the cache has a rope, the layer has none"}, [&] { plain.attend(x, with); });
+  expect_refused("none in the cache", {"the layer has a rope, but the cache has none"}, [&] { turning(x, without); });
+  expect_refused("none in the layer", {"the cache has a rope, but the layer has none"}, [&] { plain.attend(x, with); });
   expect_refused("another", {"differ", "base 10000 and 500"}, [&] { turning.append(x, other); });
   EXPECT_EQ(without.length(0), 2);
   EXPECT_EQ(other.length(0), 0);
@@ -115,8 +115,8 @@ TEST(MultiHeadCacheErrors, ARopeOfEachIsTheSame) {
   EXPECT_FALSE(Rope({.head_dim = 4}, std::vector<double>{1, 2}) == kRope);
 }
 
-// The layer's rope turns a draft by its row, with a cache and without; see KvTreeErrors.
-TEST(MultiHeadCacheErrors, ATreeHasOtherPositionsThanRows) {
+// The layer's rope rotates a draft by its row, with a cache and without; see KvTreeErrors.
+TEST(MultiHeadCacheErrors, LayersWithARopeRefuseTrees) {
   const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope}), plain({.embed_dim = 8, .heads = 2});
   const auto prompt = drawn(1, 3, 8, 1), drafts = drawn(1, 4, 8, 2);
   const auto nodes = tree({-1, 0, 0, 1});
@@ -139,7 +139,7 @@ TEST(MultiHeadCacheErrors, ATreeHasOtherPositionsThanRows) {
   EXPECT_NO_THROW(mha(drafts, drafts, drafts, tree({-1, 0, 1, 2})));
 }
 
-TEST(MultiHeadCacheErrors, NameTheNumbers) {
+TEST(MultiHeadCacheErrors, MessagesContainTheValues) {
   const Layer mha({.embed_dim = 8, .heads = 2}), cross({.embed_dim = 8, .heads = 2, .key_dim = 5, .value_dim = 6});
   const auto x = drawn(1, 2, 8, 1);
   KvCache<float> cache = mha.make_cache(), heads({.kv_heads = 1, .head_dim = 4}),
@@ -158,7 +158,7 @@ TEST(MultiHeadCacheErrors, NameTheNumbers) {
   EXPECT_EQ(heads.length(0) + wide.length(0), 0);
 }
 
-TEST(MultiHeadCacheErrors, CachesThatFitAreMade) {
+TEST(MultiHeadCacheErrors, MakeCacheSetsShapeAndRope) {
   const Layer mha({.embed_dim = 24, .heads = 6, .kv_heads = 3, .rope = kRope});
   const auto cache = mha.make_cache<std::int8_t>({.batch = 5, .kv_heads = 7, .capacity = 11, .v_dim = 9});
   EXPECT_EQ(cache.config().batch, 5);

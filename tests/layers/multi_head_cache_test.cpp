@@ -1,4 +1,4 @@
-// MultiHeadAttention over caches: whatever is fed at a time, the results are those of all tokens at once.
+// MultiHeadAttention over caches: feeding tokens in any steps gives the results of all tokens at once.
 #include "support/multi_head_model.h"
 #include "support/refused.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr Index kEmbed = 24, kHeads = 4, kKvHeads = 2;
 
-/// Tokens of some sequences, and the network that they go through.
+/// Several sequences and the layer that processes them.
 template <class T>
 struct Texts {
   MultiHeadAttention<T> mha;
@@ -23,7 +23,7 @@ struct Texts {
   Index count() const { return static_cast<Index>(sequences.size()); }
   const Tensor<T, 3>& sequence(Index s) const { return sequences[static_cast<std::size_t>(s)]; }
 
-  /// Tokens begins[s] … begins[s] + lens[s] - 1 of each sequence s, one behind the other.
+  /// Tokens begins[s] … begins[s] + lens[s] - 1 of each sequence s, packed back to back.
   Tensor<T, 3> part(const std::vector<Index>& begins, const std::vector<Index>& lens) const {
     std::vector<T> numbers;
     for (std::size_t s = 0; s < lens.size(); ++s) {
@@ -37,10 +37,10 @@ struct Texts {
 
 const std::vector<Index> kLengths{70, 9, 0, 31};
 
-/// How many tokens each sequence gets at each step: prompts in pieces, single tokens, and nothing at all, mixed.
+/// Number of tokens of each sequence in each step: a mix of prompt chunks, single tokens and none.
 const std::vector<std::vector<Index>> kSteps{{40, 3, 0, 1}, {0, 0, 0, 0}, {1, 1, 0, 1}, {28, 1, 0, 28}, {1, 4, 0, 1}};
 
-/// Feeds all steps; the results of each sequence, one behind the other. feed(x, lens) returns (1, tokens, kEmbed).
+/// Feeds all steps and returns the concatenated results of each sequence. feed(x, lens) returns (1, tokens, kEmbed).
 template <class T, class Feed>
 std::vector<std::vector<T>> fed(const Texts<T>& texts, const Feed& feed) {
   std::vector<std::vector<T>> results(texts.sequences.size());
@@ -59,7 +59,7 @@ std::vector<std::vector<T>> fed(const Texts<T>& texts, const Feed& feed) {
 }
 
 template <class T, class S>
-void expect_as_whole(double tolerance) {
+void expect_matches_the_whole(double tolerance) {
   for (const std::optional<Rope>& rope :
        {std::optional<Rope>(), std::optional(Rope({.head_dim = 6})),
         std::optional(Rope({.head_dim = 6, .rotary_dim = 4, .pairs = RopePairs::interleaved}))}) {
@@ -80,7 +80,7 @@ void expect_as_whole(double tolerance) {
     }
     EXPECT_LE(largest, tolerance);
 
-    // Where tokens lie changes no bit.
+    // Paging changes no bit.
     for (const Index page_size : {4, 64}) {
       PagedKvCache<S> pages = texts.mha.template make_paged_cache<S>({.pages = 40, .page_size = page_size});
       std::vector<Index> ids;
@@ -93,15 +93,17 @@ void expect_as_whole(double tolerance) {
   }
 }
 
-// Results are about 1. The largest differences were half of what is allowed.
-TEST(MultiHeadCache, IsAsTheWholeInFloat) { expect_as_whole<float, float>(8 * 0x1p-24); }
-TEST(MultiHeadCache, IsAsTheWholeInDouble) { expect_as_whole<double, double>(12 * 0x1p-53); }
-TEST(MultiHeadCache, IsAsTheWholeInBFloat16) { expect_as_whole<Eigen::bfloat16, Eigen::bfloat16>(4 * 0x1p-8); }
-// What is kept in fewer bits differs by them.
-TEST(MultiHeadCache, IsNearTheWholeInHalf) { expect_as_whole<float, Eigen::half>(2 * 0x1p-11); }
-TEST(MultiHeadCache, IsNearTheWholeInEightBits) { expect_as_whole<float, std::int8_t>(0x1p-6); }
+// Results are about 1. The largest measured differences were half of the tolerances.
+TEST(MultiHeadCache, MatchesTheWholeInFloat) { expect_matches_the_whole<float, float>(8 * 0x1p-24); }
+TEST(MultiHeadCache, MatchesTheWholeInDouble) { expect_matches_the_whole<double, double>(12 * 0x1p-53); }
+TEST(MultiHeadCache, MatchesTheWholeInBFloat16) {
+  expect_matches_the_whole<Eigen::bfloat16, Eigen::bfloat16>(4 * 0x1p-8);
+}
+// Narrower caches add their rounding.
+TEST(MultiHeadCache, IsNearTheWholeInHalf) { expect_matches_the_whole<float, Eigen::half>(2 * 0x1p-11); }
+TEST(MultiHeadCache, IsNearTheWholeInEightBits) { expect_matches_the_whole<float, std::int8_t>(0x1p-6); }
 
-/// As many tokens for all: tensors (batch, len, features), and matrices of one sequence.
+/// Calls with the same number of tokens for all: tensors (batch, len, features), and matrices of one sequence.
 TEST(MultiHeadCache, TakesBatchesAndMatrices) {
   const Texts<double> texts(Rope({.head_dim = 6}), {12, 12});
   Tensor<double, 3> both({2, 12, kEmbed});
@@ -127,7 +129,7 @@ TEST(MultiHeadCache, TakesBatchesAndMatrices) {
   EXPECT_EQ(single.length(0), 12);
 }
 
-TEST(MultiHeadCache, GivesOutHeadsAndLogSumExps) {
+TEST(MultiHeadCache, ReturnsHeadsAndLogSumExps) {
   const Texts<double> texts(Rope({.head_dim = 6}), {12, 20});
   const Tensor<double, 3>&a = texts.sequence(0), &b = texts.sequence(1);
   const MultiHeadOptions all{.lse = true, .heads = true};
@@ -157,8 +159,8 @@ TEST(MultiHeadCache, GivesOutHeadsAndLogSumExps) {
   EXPECT_EQ(read.key.size(), 0);
 }
 
-/// From a decoder to an encoder: the cache is filled once, and read.
-TEST(MultiHeadCache, AttendsToWhatIsThere) {
+/// Cross-attention: the cache is filled once and then only read.
+TEST(MultiHeadCache, AttendsWithoutAppending) {
   const MultiHeadAttention<double> mha({.embed_dim = kEmbed, .heads = kHeads, .key_dim = 10, .value_dim = 10});
   const auto encoder = tensor<double>(Random(1).values(2 * 9 * 10), 2, 9, 10);
   const auto x = tensor<double>(Random(2).values(2 * 3 * kEmbed), 2, 3, kEmbed);
@@ -177,7 +179,7 @@ TEST(MultiHeadCache, AttendsToWhatIsThere) {
   expect_same(mha.attend(x, only_read, {}), mha(x, encoder, encoder));
   EXPECT_EQ(cache.length(0), 9);
 
-  // Encoded texts of different lengths without padding.
+  // Encoded sequences of different lengths without padding.
   auto pages = mha.make_paged_cache({.pages = 4, .page_size = 8});
   const Index a = pages.add(), b = pages.add();
   Tensor<double, 3> packed({1, 13, 10});

@@ -1,4 +1,4 @@
-// MultiHeadAttention::backward() against differences of the layer's result.
+// MultiHeadAttention::backward() against finite differences.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -20,7 +20,7 @@ Tensor<T, 3> drawn(std::uint64_t seed, const Shape<3>& shape) {
   return tensor<T>(Random(seed).values(shape[0] * shape[1] * shape[2], 1), shape[0], shape[1], shape[2]);
 }
 
-/// Biases are 0 at first, and weights too small to tell much.
+/// A layer with larger random parameters than the initial ones, including biases.
 template <class T = double>
 MultiHeadAttention<T> drawn_layer(const MultiHeadConfig& config) {
   MultiHeadAttention<T> layer(config);
@@ -31,8 +31,8 @@ MultiHeadAttention<T> drawn_layer(const MultiHeadConfig& config) {
   return layer;
 }
 
-/// Checks all gradients of the sum of `grad` * out. Query, key and value may be the same objects: `of_inputs` says what
-/// gradients of the call are those of query, key and value.
+/// Checks all gradients of the sum of `grad` * out. Query, key and value may be the same objects: `of_inputs` maps the
+/// gradients of the call to those of query, key and value.
 template <class M, class OfInputs>
 void expect_differences(Layer& layer, Tokens& query, Tokens& key, Tokens& value, const M& mods, const Options& options,
                         const OfInputs& of_inputs) {
@@ -41,7 +41,7 @@ void expect_differences(Layer& layer, Tokens& query, Tokens& key, Tokens& value,
     const Tokens out = layer(query, key, value, mods, options);
     return std::inner_product(out.data(), out.data() + out.size(), grad.data(), 0.0);
   };
-  // Of fourth order: they err by about h^4 and by 1e-16 / h.
+  // Fourth-order differences, with errors of about h^4 and 1e-16 / h.
   const auto slopes = [&](std::span<double> numbers) {
     std::vector<double> result;
     for (double& x : numbers) {
@@ -80,8 +80,8 @@ void expect_differences(Layer& layer, Tokens& query, Tokens& key, Tokens& value,
 
 constexpr auto kApart = [](const auto& g) { return g; };
 
-TEST(MultiHeadGradients, OfGroupedHeadsThatAreTurned) {
-  // YaRN makes turned heads longer, and so gradients too.
+TEST(MultiHeadGradients, OfGroupedHeadsWithARope) {
+  // YaRN scales rotated heads, and so their gradients.
   const Rope rope(
       {.head_dim = 6, .rotary_dim = 4, .base = 100, .scaling = RopeScaling::yarn, .factor = 3, .trained_length = 64});
   ASSERT_GT(rope.attention_factor(), 1.1);
@@ -90,7 +90,7 @@ TEST(MultiHeadGradients, OfGroupedHeadsThatAreTurned) {
   expect_differences(layer, query, key, value, softcap(3.0) | causal(), {.scale = 0.3, .q_offsets = {1, 4}}, kApart);
 }
 
-TEST(MultiHeadGradients, OfPairsThatAreNeighbours) {
+TEST(MultiHeadGradients, OfInterleavedPairs) {
   const Rope rope({.head_dim = 4, .pairs = RopePairs::interleaved, .base = 10});
   Layer layer = drawn_layer({.embed_dim = 8, .heads = 2, .bias = false, .rope = rope});
   Tokens query = drawn(1, {1, 3, 8}), memory = drawn(2, {1, 70, 8});
@@ -99,13 +99,13 @@ TEST(MultiHeadGradients, OfPairsThatAreNeighbours) {
   });
 }
 
-TEST(MultiHeadGradients, OfInputsOfTheirOwnWidth) {
+TEST(MultiHeadGradients, OfInputsOfDifferentWidths) {
   Layer layer = drawn_layer({.embed_dim = 12, .heads = 3, .key_dim = 5, .value_dim = 7, .out_bias = false});
   Tokens query = drawn(1, {3, 4, 12}), key = drawn(2, {3, 6, 5}), value = drawn(3, {3, 6, 7});
   expect_differences(layer, query, key, value, alibi({0.5, 0.25, 0.125}) | key_lengths({6, 0, 4}), {}, kApart);
 }
 
-TEST(MultiHeadGradients, OfOneInputThatIsAllThree) {
+TEST(MultiHeadGradients, OfSelfAttention) {
   Layer layer = drawn_layer({.embed_dim = 12, .heads = 4, .kv_heads = 1, .in_bias = false});
   Tokens x = drawn(1, {2, 6, 12});
   const auto bowl = score_mod([](auto s, const Position& p) {
@@ -117,14 +117,14 @@ TEST(MultiHeadGradients, OfOneInputThatIsAllThree) {
   });
 }
 
-/// More tokens than one product of tokens takes, and more features than a tile.
+/// More tokens than a single product takes, and more features than a tile.
 TEST(MultiHeadGradients, OfManyTokensAndFeatures) {
   const MultiHeadConfig config{.embed_dim = 96, .heads = 2, .kv_heads = 1};
   auto layer = drawn_layer(config);
   const Tokens x = drawn(1, {3, 201, 96}), grad = drawn(2, x.shape());
   const auto kept = layer(x, x, x, causal(), {.keep = true});
   layer.backward(grad, x, x, x, kept, causal());
-  // By definition: the sum over tokens of grad times what the projection was applied to.
+  // By definition: the sum over tokens of grad times the projection's input.
   const auto weight = layer.weight_gradient("out_proj.weight");
   const auto bias = layer.bias_gradient("out_proj.bias");
   for (Index o = 0; o < 96; ++o) {
@@ -142,7 +142,7 @@ TEST(MultiHeadGradients, OfManyTokensAndFeatures) {
   }
 }
 
-TEST(MultiHeadGradients, AddUpUntilTheyAreZeroed) {
+TEST(MultiHeadGradients, AccumulateUntilZeroed) {
   Layer layer = drawn_layer({.embed_dim = 12, .heads = 4, .kv_heads = 2});
   expect_refused("none yet", {"backward()"}, [&] { layer.weight_gradient("in_proj_weight"); });
   layer.zero_gradients();
@@ -201,7 +201,7 @@ TEST(MultiHeadGradients, DoNotDependOnThreads) {
   for (int workers : {2, 3, 5}) EXPECT_EQ(all_gradients(layer, eager_threads(workers)), one) << workers;
 }
 
-/// 0 * NaN is NaN: in the products over tokens, too.
+/// 0 * NaN is NaN, so the products over tokens must omit dropped tokens.
 TEST(MultiHeadGradients, DroppedTokensReachNoGradient) {
   Layer layer = drawn_layer({.embed_dim = 12, .heads = 4, .kv_heads = 2}), clean = layer;
   const Tokens query = drawn(1, {2, 3, 12}), whole = drawn(2, {2, 20, 12}), grad = drawn(3, {2, 3, 12});
@@ -226,7 +226,7 @@ TEST(MultiHeadGradients, DroppedTokensReachNoGradient) {
   });
 }
 
-TEST(MultiHeadGradients, AreShapedAsTheInputs) {
+TEST(MultiHeadGradients, HaveTheShapesOfTheInputs) {
   Layer layer = drawn_layer({.embed_dim = 12, .heads = 4, .key_dim = 5, .value_dim = 5});
   const Eigen::MatrixXd x = Eigen::MatrixXd::Random(6, 12), grad = Eigen::MatrixXd::Random(6, 12);
   const Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> m = Eigen::MatrixXd::Random(9, 5);
@@ -268,7 +268,8 @@ void expect_near_double() {
       largest = std::max(largest, std::abs(truth[i]));
       error = std::max(error, std::abs(static_cast<double>(got[i]) - truth[i]));
     }
-    // Some roundings follow each other, and those of scores grow with them: 8.3 of the largest were measured.
+    // Several roundings in sequence, and the error of a score grows with its size: the largest measured error was 8.3
+    // eps of the largest gradient.
     const double eps = std::max<double>(static_cast<double>(Eigen::NumTraits<T>::epsilon()), 1e-16);
     EXPECT_LE(error, 16 * eps * largest) << what;
   };
@@ -288,7 +289,7 @@ TEST(MultiHeadGradients, OfEveryScalar) {
   expect_near_double<Eigen::bfloat16>();
 }
 
-TEST(MultiHeadGradients, RefuseWhatDoesNotFit) {
+TEST(MultiHeadGradients, RefuseWrongShapes) {
   Layer layer = drawn_layer({.embed_dim = 12, .heads = 4});
   const Tokens x = drawn(1, {2, 5, 12}), m = drawn(2, {2, 7, 12});
   const auto kept = layer(x, m, m, {.keep = true});

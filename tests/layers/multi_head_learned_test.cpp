@@ -1,4 +1,4 @@
-// MultiHeadAttention::backward() with mods whose numbers are learned.
+// MultiHeadAttention::backward() with learned mods.
 #include <numeric>
 
 #include "support/multi_head_model.h"
@@ -6,7 +6,7 @@
 namespace attn::test {
 namespace {
 
-TEST(MultiHeadLearned, GradientsOfTheModsAreAddedUp) {
+TEST(MultiHeadLearned, GradientsOfModsAccumulate) {
   const MultiHeadAttention<double> layer({.embed_dim = 12, .heads = 4, .kv_heads = 2});
   const auto x = tensor<double>(Random(1).values(2 * 6 * 12, 1), 2, 6, 12);
   const auto grad = tensor<double>(Random(2).values(2 * 6 * 12, 1), 2, 6, 12);

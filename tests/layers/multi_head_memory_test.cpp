@@ -1,4 +1,4 @@
-// MultiHeadAttention's memory is linear in the length: what it takes from the heap is counted, all of it.
+// MultiHeadAttention's memory is linear in the length. The tests count all heap allocations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,30 +16,31 @@ constexpr Index kBatch = 4, kEmbed = 64, kHeads = 8;
 std::ptrdiff_t peak(Index len, const MultiHeadOptions& options) {
   const MultiHeadAttention<float> layer({.embed_dim = kEmbed, .heads = kHeads});
   const Tensor<float, 3> x({kBatch, len, kEmbed});
-  layer(x, x, x, causal(), options);  // what is started once is started now
+  layer(x, x, x, causal(), options);  // warm-up: one-time initialisation
   return allocations_of([&] { layer(x, x, x, causal(), options); }).peak;
 }
 
 constexpr std::ptrdiff_t token_bytes(Index len) { return kBatch * len * kEmbed * Index(sizeof(float)); }
 constexpr std::ptrdiff_t score_bytes(Index len) { return kBatch * kHeads * len * len * Index(sizeof(float)); }
 
-// A tile of the flash path for each worker: 19 kB with one and 58 kB with three were measured at both lengths. An
-// eighth of what the tokens take, so that one more tensor alive at the peak is seen.
+// A tile of the flash path per worker: 19 kB with one and 58 kB with three workers were measured at both lengths. The
+// limit is an eighth of the size of a tensor of all tokens, so that one more live tensor at the peak fails the test.
 constexpr std::ptrdiff_t kConstant = 256 * 1024;
 static_assert(kConstant == token_bytes(2048) / 8);
 
-TEST(MultiHeadMemory, HoldsProjectionsAndHeadsAtMost) {
+TEST(MultiHeadMemory, HoldsAtMostProjectionsAndHeads) {
   for (const Executor& executor : {serial(), eager_threads(3)}) {
     const MultiHeadOptions options{.attention = {.executor = executor}};
     const std::ptrdiff_t half = peak(1024, options), whole = peak(2048, options);
-    // Queries, keys and values, and the results of the heads; the layer's result comes when the first three are gone.
+    // Queries, keys and values, and the results of the heads; the layer's result is allocated after the first three are
+    // freed.
     EXPECT_LE(whole, 4 * token_bytes(2048) + kConstant);
     EXPECT_LE(whole, 2 * half + kConstant);
     EXPECT_LT(whole, score_bytes(2048) / 16);
   }
 }
 
-/// A copy of the input would be gone before the peak, so it is looked for among the calls.
+/// A copy of the input would be freed before the peak, so the test counts allocations.
 TEST(MultiHeadMemory, OnlyInputsWithGapsAreCopied) {
   const MultiHeadAttention<float> layer({.embed_dim = kEmbed, .heads = kHeads});
   const Tensor<float, 3> memory({kBatch, 20, kEmbed});
@@ -49,12 +50,12 @@ TEST(MultiHeadMemory, OnlyInputsWithGapsAreCopied) {
     const MultiHeadOptions options{.attention = {.executor = serial()}};
     return allocations_of([&] { layer(x, x, x, causal(), options); }).calls;
   };
-  calls(packed);  // what is started once is started now
+  calls(packed);  // warm-up: one-time initialisation
   EXPECT_EQ(calls(gaps), calls(packed) + 1);
 }
 
-/// Both paths give the same numbers, so only their memory tells which one ran: the naive one holds the pairs of a head.
-TEST(MultiHeadMemory, TellsThePathsApart) {
+/// Both paths give the same results, so only their memory tells which one ran: the naive one holds all pairs of a head.
+TEST(MultiHeadMemory, DiffersBetweenPaths) {
   const std::ptrdiff_t flash = peak(512, {.attention = {.executor = serial()}});
   const std::ptrdiff_t naive = peak(512, {.path = Path::naive, .attention = {.executor = serial()}});
   EXPECT_GE(naive, flash + score_bytes(512) / (kBatch * kHeads) - kConstant);
@@ -64,22 +65,23 @@ std::ptrdiff_t peak_of_backward(Index len, const MultiHeadOptions& options) {
   MultiHeadAttention<float> layer({.embed_dim = kEmbed, .heads = kHeads});
   const Tensor<float, 3> x({kBatch, len, kEmbed});
   const auto kept = layer(x, x, x, causal(), {.keep = true});
-  layer.backward(x, x, x, x, kept, causal(), options);  // gradients of parameters are allocated now
+  layer.backward(x, x, x, x, kept, causal(), options);  // allocates the gradients of parameters
   return allocations_of([&] { layer.backward(x, x, x, x, kept, causal(), options); }).peak;
 }
 
 TEST(MultiHeadMemory, OfBackwardIsLinear) {
   const MultiHeadOptions options{.attention = {.executor = serial()}};
   const std::ptrdiff_t half = peak_of_backward(1024, options), whole = peak_of_backward(2048, options);
-  // Gradients of the three projections and of the three inputs; the heads' backward pass is over before the latter, and
-  // with it the gradient of the heads' results and what its documentation says for one group of heads at a time.
+  // Gradients of the three projections and of the three inputs. Before the latter are allocated, the heads' backward
+  // pass has ended and has freed the gradient of the heads' results and its working memory, the documented size for one
+  // group of heads.
   EXPECT_LE(whole, 6 * token_bytes(2048) + 4 * kConstant);
   EXPECT_LE(whole, 2 * half + kConstant);
   EXPECT_LT(whole, score_bytes(2048) / 16);
 }
 
-/// Who never asks for gradients pays nothing for them; kept results are as large as they say.
-TEST(MultiHeadMemory, GradientsComeWithTheFirstBackward) {
+/// Without backward() calls, gradients take no memory.
+TEST(MultiHeadMemory, GradientsAreAllocatedByTheFirstBackward) {
   MultiHeadAttention<float> layer({.embed_dim = kEmbed, .heads = kHeads});
   const Tensor<float, 3> x({1, 8, kEmbed});
   const auto in_use_after = [&](const auto& call) { return allocations_of(call).in_use; };
@@ -94,9 +96,9 @@ TEST(MultiHeadMemory, GradientsComeWithTheFirstBackward) {
   EXPECT_EQ(in_use_after([&] { backward(), layer.zero_gradients(); }), 0);
 }
 
-/// Whatever allocation fails, backward() adds all gradients of the parameters and of the mods, or none.
-TEST(MultiHeadMemory, BackwardThatRunsOutAddsNothing) {
-  if (!memory_can_run_out()) GTEST_SKIP() << "the heap is the sanitizer's";
+/// If any allocation fails, backward() adds no gradients of the parameters or of the mods.
+TEST(MultiHeadMemory, FailedBackwardAddsNothing) {
+  if (!memory_can_run_out()) GTEST_SKIP() << "sanitizers replace the heap, so allocations cannot be made to fail";
   const Rope rope({.head_dim = 8});
   for (const bool gaps : {false, true})
     for (const Path path : {Path::flash, Path::naive}) {
@@ -112,7 +114,7 @@ TEST(MultiHeadMemory, BackwardThatRunsOutAddsNothing) {
       const auto mods = causal() | bias(table, grad_table) | sinks({0.5, 0.25}, grad_sinks);
       const auto kept = layer(x, key, x, mods, {.keep = true, .attention = {.executor = serial()}});
       const auto backward = [&] { layer.backward(grad, x, key, x, kept, mods, options); };
-      const auto gradients = [&] {  // first those of the mods
+      const auto gradients = [&] {  // the gradients of the mods come first
         std::vector<float> all(grad_table.data(), grad_table.data() + grad_table.size());
         for (Index h = 0; h < 2; ++h) all.push_back(static_cast<float>(grad_sinks(h)));
         layer.for_each_parameter(
@@ -132,8 +134,8 @@ TEST(MultiHeadMemory, BackwardThatRunsOutAddsNothing) {
     }
 }
 
-TEST(MultiHeadMemory, WeightsTakeAllPairs) {
-  // The negative control: the same count sees the weights.
+TEST(MultiHeadMemory, WeightsTakeMemoryForAllPairs) {
+  // Control: the same measurement does show the weights.
   EXPECT_GE(peak(512, {.weights = true, .attention = {.executor = serial()}}), score_bytes(512));
 }
 

@@ -1,4 +1,4 @@
-// MultiHeadAttention's parameters, their initial values, and the calls it refuses.
+// MultiHeadAttention's parameters, their initial values, and errors.
 #include <cmath>
 #include <functional>
 #include <set>
@@ -26,7 +26,7 @@ void expect_refused(const std::function<void()>& call, std::initializer_list<con
   }
 }
 
-TEST(MultiHeadParameters, HavePyTorchsNamesAndShapes) {
+TEST(MultiHeadParameters, HaveTheNamesAndShapesOfPyTorch) {
   const Layer packed({.embed_dim = 12, .heads = 4, .kv_heads = 2});
   EXPECT_EQ(packed.parameter_names(), (Names{"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"}));
   EXPECT_EQ(packed.weight("in_proj_weight").shape(), (attn::Shape<2>{12 + 2 * 6, 12}));
@@ -43,12 +43,12 @@ TEST(MultiHeadParameters, HavePyTorchsNamesAndShapes) {
 
   EXPECT_EQ(Layer({.embed_dim = 12, .heads = 4, .bias = false}).parameter_names(),
             (Names{"in_proj_weight", "out_proj.weight"}));
-  // One input of another size is enough, as in PyTorch.
+  // One input of a different size is enough for separate weights, as in PyTorch.
   EXPECT_EQ(Layer({.embed_dim = 12, .heads = 4, .value_dim = 7, .bias = false}).parameter_names(),
             (Names{"q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"}));
 }
 
-TEST(MultiHeadParameters, FillInTheDefaultSizes) {
+TEST(MultiHeadParameters, DefaultSizesAreFilledIn) {
   const Layer layer({.embed_dim = 12, .heads = 4});
   EXPECT_EQ(layer.config().kv_heads, 4);
   EXPECT_EQ(layer.config().key_dim, 12);
@@ -56,9 +56,9 @@ TEST(MultiHeadParameters, FillInTheDefaultSizes) {
   EXPECT_EQ(layer.head_dim(), 3);
 }
 
-TEST(MultiHeadParameters, AreReadBackAsTheyWereLoaded) {
+TEST(MultiHeadParameters, RoundTripThroughLoad) {
   Layer layer({.embed_dim = 4, .heads = 2});
-  Eigen::MatrixXd weight(12, 4);  // column-major: its elements lie in another order than the layer's
+  Eigen::MatrixXd weight(12, 4);  // column-major, unlike the layer's weights
   for (Index i = 0; i < 12; ++i)
     for (Index j = 0; j < 4; ++j) weight(i, j) = static_cast<double>(10 * i + j);
   layer.load("in_proj_weight", weight);
@@ -79,7 +79,7 @@ TEST(MultiHeadParameters, AreReadBackAsTheyWereLoaded) {
   layer.load("out_proj.bias", TensorView<const double, 1>(every_second, {4}, {2}));
   EXPECT_EQ(layer.bias("out_proj.bias")(3), 4);
 
-  // In place, and into a copy of its own.
+  // Writes in place, to a copy of the layer.
   Layer copy = layer;
   copy.weight("out_proj.weight")(0, 0) = 7;
   copy.bias("in_proj_bias")(11) = 8;
@@ -89,7 +89,7 @@ TEST(MultiHeadParameters, AreReadBackAsTheyWereLoaded) {
   EXPECT_EQ(layer.bias("in_proj_bias")(11), 0);
 }
 
-TEST(MultiHeadParameters, RefuseUnknownNamesAndOtherShapes) {
+TEST(MultiHeadParameters, RefuseUnknownNamesAndWrongShapes) {
   Layer layer({.embed_dim = 4, .heads = 2});
   const Tensor<double, 2> weight({4, 12});
   const Tensor<double, 1> bias({3});
@@ -107,7 +107,7 @@ TEST(MultiHeadParameters, RefuseUnknownNamesAndOtherShapes) {
   expect_refused([&] { layer.bias("in_proj_weight"); }, {"'in_proj_weight'", "weight()"});
 }
 
-TEST(MultiHeadInit, IsTheSameForTheSameSeedOnly) {
+TEST(MultiHeadInit, DependsOnTheSeed) {
   const MultiHeadConfig config{.embed_dim = 8, .heads = 2, .seed = 7};
   MultiHeadConfig other = config;
   other.seed = 8;
@@ -118,9 +118,10 @@ TEST(MultiHeadInit, IsTheSameForTheSameSeedOnly) {
   }
 }
 
-/// SplitMix64's published first numbers for the seed 1234567, then a layer's, worked out from the definition by another
-/// program: element n is bound * (u(n) - 1), where u(n) is the upper 53 bits of number n in units of 2^-52.
-TEST(MultiHeadInit, HasTheseNumbers) {
+/// SplitMix64's published first numbers for the seed 1234567, then a layer's initial weights, computed from the
+/// definition by another program: element n is bound * (u(n) - 1), where u(n) is the upper 53 bits of random number n
+/// in units of 2^-52.
+TEST(MultiHeadInit, MatchesReferenceValues) {
   EXPECT_EQ(attn::detail::random_bits(1234567, 0), 6457827717110365317u);
   EXPECT_EQ(attn::detail::random_bits(1234567, 1), 3203168211198807973u);
   EXPECT_EQ(attn::detail::random_bits(1234567, 2), 9817491932198370423u);

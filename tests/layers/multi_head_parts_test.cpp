@@ -1,4 +1,4 @@
-// Rows of MultiHeadAttention's parameters by names of their own, and biases of inputs and output apart.
+// Named rows of MultiHeadAttention's parameters, and separate biases of inputs and output.
 #include <numeric>
 
 #include "support/multi_head_model.h"
@@ -10,7 +10,7 @@ namespace {
 using Layer = MultiHeadAttention<double>;
 using Names = std::vector<std::string>;
 
-/// All of them different.
+/// A tensor whose elements all differ.
 Tensor<double, 2> numbered(Index rows, Index columns, double first) {
   Tensor<double, 2> t({rows, columns});
   std::iota(t.data(), t.data() + t.size(), first);
@@ -22,7 +22,7 @@ Tensor<double, 1> numbered(Index size, double first) {
   return t;
 }
 
-TEST(MultiHeadParts, OfThePackedParametersHaveNames) {
+TEST(MultiHeadParts, OfPackedParametersHaveNames) {
   Layer layer({.embed_dim = 12, .heads = 4, .kv_heads = 2});
   for (const char* separator : {"_", "."}) {
     const auto name = [&](const char* part, const char* kind) { return std::string(part) + separator + kind; };
@@ -43,11 +43,12 @@ TEST(MultiHeadParts, OfThePackedParametersHaveNames) {
     EXPECT_EQ(bias(17), 205);
     EXPECT_EQ(bias(18), 300);
     EXPECT_EQ(bias(23), 305);
-    layer.load("in_proj_weight", numbered(24, 12, 0));  // for the next
+    layer.load("in_proj_weight",
+               numbered(24, 12, 0));  // overwrites the values, so that the next separator is tested, too
     layer.load("in_proj_bias", numbered(24, 0));
   }
 
-  // Read and written in place.
+  // Parts are read and written in place.
   EXPECT_EQ(layer.weight("k_proj_weight").shape(), (Shape<2>{6, 12}));
   EXPECT_EQ(layer.weight("k_proj_weight")(1, 2), 13 * 12 + 2);
   EXPECT_EQ(std::as_const(layer).weight("v_proj.weight")(5, 11), 24 * 12 - 1);
@@ -62,11 +63,11 @@ TEST(MultiHeadParts, OfThePackedParametersHaveNames) {
   EXPECT_EQ(layer.weight("out_proj.weight")(0, 1), 8);
   EXPECT_EQ(layer.bias("out_proj.bias")(11), 19);
 
-  // What must be loaded is listed under PyTorch's names alone.
+  // parameter_names() lists PyTorch's names only.
   EXPECT_EQ(layer.parameter_names(), (Names{"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"}));
 }
 
-TEST(MultiHeadParts, OfSeparateWeightsAreTheWeights) {
+TEST(MultiHeadParts, OfSeparateWeightsAreTheWholeWeights) {
   Layer layer({.embed_dim = 12, .heads = 4, .kv_heads = 2, .key_dim = 5, .value_dim = 7});
   layer.load("k_proj.weight", numbered(6, 5, 10));
   layer.load("v_proj_bias", numbered(6, 20));
@@ -82,7 +83,8 @@ TEST(MultiHeadParts, AreLoadedByRows) {
   EXPECT_EQ(layer.weight("q_proj_weight")(11, 11), 143);
   EXPECT_EQ(layer.weight("k_proj_weight")(0, 0), 5000);
   EXPECT_EQ(layer.weight("v_proj_weight")(5, 11), 5143);
-  layer.load_rows("v_proj_weight", 4, Eigen::MatrixXf::Constant(2, 12, 0.5f));  // of a part, from another type
+  layer.load_rows("v_proj_weight", 4,
+                  Eigen::MatrixXf::Constant(2, 12, 0.5f));  // rows of a part, from another scalar type
   EXPECT_EQ(layer.weight("in_proj_weight")(21, 11), 5000 + 9 * 12 + 11);
   EXPECT_EQ(layer.weight("in_proj_weight")(22, 0), 0.5);
   layer.load_rows("in_proj_bias", 22, Eigen::Vector2d(3, 4));
@@ -91,25 +93,25 @@ TEST(MultiHeadParts, AreLoadedByRows) {
   EXPECT_NO_THROW(layer.load_rows("in_proj_bias", 24, Tensor<double, 1>({0})));
 }
 
-TEST(MultiHeadParts, RefuseOtherShapesAndRows) {
+TEST(MultiHeadParts, RefuseWrongShapesAndRows) {
   Layer layer({.embed_dim = 4, .heads = 2, .in_bias = false});
   expect_refused("a part's shape", {"'k_proj_weight'", "(4, 4)", "(12, 4)"},
                  [&] { layer.load("k_proj_weight", numbered(12, 4, 0)); });
   expect_refused("another width", {"'in_proj_weight'", "(2, 4)", "(2, 5)"},
                  [&] { layer.load_rows("in_proj_weight", 0, numbered(2, 5, 0)); });
-  expect_refused("behind the end", {"'in_proj_weight'", "12 rows", "4 rows from row 9"},
+  expect_refused("past the end", {"'in_proj_weight'", "12 rows", "4 rows from row 9"},
                  [&] { layer.load_rows("in_proj_weight", 9, numbered(4, 4, 0)); });
-  expect_refused("before the begin", {"'in_proj_weight'", "-1"},
+  expect_refused("before the beginning", {"'in_proj_weight'", "-1"},
                  [&] { layer.load_rows("in_proj_weight", -1, numbered(4, 4, 0)); });
-  expect_refused("behind all", {"'q_proj_weight'", "4 rows", "9223372036854775807"},
+  expect_refused("far past the end", {"'q_proj_weight'", "4 rows", "9223372036854775807"},
                  [&] { layer.load_rows("q_proj_weight", std::numeric_limits<Index>::max(), numbered(4, 4, 0)); });
-  expect_refused("a bias that is not there",
-                 {"'q_proj_bias'", "in_proj_weight, out_proj.weight, out_proj.bias; and parts: q_proj_weight"},
+  expect_refused("a missing bias",
+                 {"'q_proj_bias'", "in_proj_weight, out_proj.weight, out_proj.bias; and their parts: q_proj_weight"},
                  [&] { layer.bias("q_proj_bias"); });
   expect_refused("a weight as a bias", {"'q_proj_weight'", "weight()"}, [&] { layer.bias("q_proj_weight"); });
 }
 
-/// A copy has parts of its own.
+/// Parts of a copy are independent.
 TEST(MultiHeadParts, BelongToTheirLayer) {
   Layer layer({.embed_dim = 4, .heads = 2}), copy = layer;
   const double before = layer.weight("k_proj_weight")(0, 0);
@@ -118,7 +120,7 @@ TEST(MultiHeadParts, BelongToTheirLayer) {
   EXPECT_EQ(copy.weight("in_proj_weight")(4, 0), 9);
 }
 
-TEST(MultiHeadBiases, OfInputsAndOutputAreApart) {
+TEST(MultiHeadBiases, OfInputsAndOutputAreSeparate) {
   const auto names = [](const MultiHeadConfig& c) { return Layer(c).parameter_names(); };
   const Names both{"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"},
       in{"in_proj_weight", "in_proj_bias", "out_proj.weight"},
@@ -135,8 +137,8 @@ TEST(MultiHeadBiases, OfInputsAndOutputAreApart) {
   EXPECT_EQ(filled.out_bias, std::optional(false));
 }
 
-/// One bias is like both with zeros in the other's place.
-TEST(MultiHeadBiases, AreAddedWhereTheyAre) {
+/// A single bias is equivalent to both with zeros for the other.
+TEST(MultiHeadBiases, AreAddedIfPresent) {
   for (const bool in : {false, true}) {
     Model m({.embed_dim = 12, .heads = 4, .kv_heads = 2, .key_dim = 12, .value_dim = 12}, 2, 3, 5);
     const char* missing = in ? "out_proj.bias" : "in_proj_bias";

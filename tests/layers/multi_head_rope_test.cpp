@@ -1,4 +1,4 @@
-// MultiHeadAttention's rope, and what it gives out besides the result: log-sum-exps and heads.
+// MultiHeadAttention's rope, and its additional results: log-sum-exps and heads.
 #include <cmath>
 
 #include "support/executors.h"
@@ -12,7 +12,7 @@ using Layer = MultiHeadAttention<double>;
 
 const Rope kRope({.head_dim = 6, .rotary_dim = 4, .base = 100});
 
-/// Where the features of a pair are, of kRope.
+/// Rotates heads by kRope's angles, in plain loops.
 void turn(const TensorView<double, 4>& heads, Index first) {
   for (Index b = 0; b < heads.dim(0); ++b)
     for (Index h = 0; h < heads.dim(1); ++h)
@@ -57,7 +57,7 @@ class MultiHeadRope : public ::testing::Test {
     model_.config.rope = rope;
     return model_.layer<double>();
   }
-  /// The definition over turned heads, without the last projection.
+  /// Naive attention over rotated heads, without the output projection.
   auto heads_over(const Layer& layer, const Tensor<double, 3>& query, const Tensor<double, 3>& key, Index first) {
     auto q = heads_by_definition(layer, "q_proj", query), k = heads_by_definition(layer, "k_proj", key),
          v = heads_by_definition(layer, "v_proj", key);
@@ -67,9 +67,9 @@ class MultiHeadRope : public ::testing::Test {
   }
 };
 
-TEST_F(MultiHeadRope, TurnsQueriesAndKeysByTheirPositions) {
+TEST_F(MultiHeadRope, RotatesQueriesAndKeysByPosition) {
   const Layer turning = layer(kRope);
-  Layer identity = turning;  // whose results are those of the heads
+  Layer identity = turning;  // its results are those of the heads
   identity.weight("out_proj.weight").matrix().setIdentity();
   identity.bias("out_proj.bias")(0) = 0;
   for (Index f = 0; f < 24; ++f) identity.bias("out_proj.bias")(f) = 0;
@@ -91,14 +91,14 @@ TEST_F(MultiHeadRope, TurnsQueriesAndKeysByTheirPositions) {
           for (Index f = 0; f < 24; ++f) ASSERT_NEAR(got.out(b, i, f), want.out(b, f / 6, i, f % 6), 2e-14);
     }
   }
-  // The negative control: without a rope, it is something else.
+  // Negative control: without a rope the results differ.
   const auto plain = layer(std::nullopt)(x_, memory_, memory_, causal()),
              turned = turning(x_, memory_, memory_, causal());
   EXPECT_GT(std::abs(plain.out(0, 4, 0) - turned.out(0, 4, 0)), 1e-3);
 }
 
-/// The product of a turned x with a gradient is that of x with the gradient turned back.
-TEST_F(MultiHeadRope, GradientsAreTurnedBack) {
+/// The product of a rotated x with a gradient equals that of x with the gradient rotated back.
+TEST_F(MultiHeadRope, GradientsAreRotatedBack) {
   for (const RopePairs pairs : {RopePairs::halves, RopePairs::interleaved}) {
     const Rope rope({.head_dim = 6,
                      .rotary_dim = 4,
@@ -115,7 +115,7 @@ TEST_F(MultiHeadRope, GradientsAreTurnedBack) {
     EXPECT_GT((back - gradient).norm(), 0.1);
     rope.rotate_gradient(turned, 7);
     EXPECT_NEAR(turned(3, 1), x(3, 1) * std::pow(rope.attention_factor(), 2), 1e-14);
-    EXPECT_EQ(turned(3, 5), x(3, 5));  // it is no part of a pair
+    EXPECT_EQ(turned(3, 5), x(3, 5));  // not part of a pair
   }
 }
 
@@ -127,14 +127,14 @@ TEST_F(MultiHeadRope, DoesNotDependOnThreads) {
   EXPECT_TRUE(std::equal(one.out.data(), one.out.data() + one.out.size(), many.out.data()));
 }
 
-TEST_F(MultiHeadRope, IsOfTheLayersHeads) {
-  expect_refused("another head_dim", {"head_dim of 6", "is 4"},
+TEST_F(MultiHeadRope, MustFitTheLayersHeads) {
+  expect_refused("another head_dim", {"head_dim of the rope is 6", "is 4"},
                  [] { Layer layer({.embed_dim = 8, .heads = 2, .rope = kRope}); });
   expect_refused("a position too far", {"q_offset", "9223372036854775807"},
                  [&] { layer(kRope)(x_, x_, x_, causal(), Options{.q_offset = std::numeric_limits<Index>::max()}); });
 }
 
-TEST_F(MultiHeadRope, GivesOutWhatIsAskedForAlone) {
+TEST_F(MultiHeadRope, ReturnsOnlyRequestedResults) {
   const Layer plain = layer(std::nullopt);
   const auto none = plain(x_, memory_, memory_);
   EXPECT_EQ(none.lse.size() + none.query.size() + none.key.size() + none.value.size(), 0);
@@ -144,7 +144,7 @@ TEST_F(MultiHeadRope, GivesOutWhatIsAskedForAlone) {
   const auto heads = plain(x_, memory_, memory_, {}, {.heads = true});
   EXPECT_EQ(heads.lse.size(), 0);
   expect_near(heads.key, heads_by_definition(plain, "k_proj", memory_), "key");
-  // With them a call can be looked into in linear memory.
+  // With lse and heads, the weights of a call can be computed later.
   const auto weights = plain(x_, memory_, memory_, {}, {.weights = true, .lse = true, .heads = true});
   const auto naive = naive_attention(weights.query, weights.key, weights.value);
   expect_near(weights.weights, naive.weights, "weights");

@@ -25,9 +25,9 @@ using attn::test::Model;
 using attn::test::Real;
 using attn::test::tensor;
 
-/// In roundings of 1, for results of about 1: the largest error of all configurations and instruction sets was 8.5 of
-/// them in float, 6.4 in double and 10 in long double, where the formula rounds as well. More than twice that is
-/// allowed, since other processors sum in another order.
+/// Tolerance in units of eps, for results of about 1. The largest error over all configurations and instruction sets
+/// was 8.5 eps in float, 6.4 in double and 10 in long double, where the reference itself rounds. The limit is more than
+/// twice that, since other processors sum in another order.
 constexpr Real kRoundings = 24;
 
 template <class T, int Rank>
@@ -76,7 +76,7 @@ const MultiHeadConfig kNoBias{
     .embed_dim = 12, .heads = 3, .kv_heads = 3, .key_dim = 12, .value_dim = 12, .bias = false};
 const MultiHeadConfig kCrossNoBias{
     .embed_dim = 12, .heads = 6, .kv_heads = 3, .key_dim = 12, .value_dim = 7, .bias = false};
-// Wider than a tile of the kernels that project, and no whole number of tiles.
+// Wider than a tile of the projection kernels, and not a whole number of tiles.
 const MultiHeadConfig kWide{.embed_dim = 100, .heads = 4, .kv_heads = 2, .key_dim = 100, .value_dim = 100};
 const MultiHeadConfig kWideCross{.embed_dim = 100, .heads = 5, .kv_heads = 5, .key_dim = 70, .value_dim = 97};
 
@@ -85,14 +85,14 @@ class MultiHead : public ::testing::Test {};
 using Scalars = ::testing::Types<float, double, long double>;
 TYPED_TEST_SUITE(MultiHead, Scalars);
 
-TYPED_TEST(MultiHead, IsTheFormulaForEveryConfigurationAndLength) {
+TYPED_TEST(MultiHead, MatchesPlainLoopsForEveryConfiguration) {
   for (const MultiHeadConfig& c : {kSame, kGrouped, kCross, kNoBias, kCrossNoBias})
     for (const auto& [batch, q_len, kv_len] :
          {std::array<Index, 3>{1, 5, 5}, {3, 4, 9}, {2, 1, 6}, {2, 6, 1}, {0, 3, 4}, {2, 0, 4}, {2, 3, 0}})
       expect_formula<TypeParam>(Model(c, batch, q_len, kv_len));
 }
 
-TYPED_TEST(MultiHead, IsTheFormulaForManyFeaturesAndTokens) {
+TYPED_TEST(MultiHead, MatchesPlainLoopsForLargeSizes) {
   for (const MultiHeadConfig& c : {kWide, kWideCross})
     for (const auto& [batch, q_len, kv_len] :
          {std::array<Index, 3>{1, 67, 67}, {1, 1, 1}, {2, 1, 67}, {2, 67, 1}, {3, 2, 4}})
@@ -113,11 +113,11 @@ TYPED_TEST(MultiHead, TakesMods) {
   }
 }
 
-TEST(MultiHeadCall, PassesTheOptionsOfTheHeadsOn) {
+TEST(MultiHeadCall, PassesOptionsToTheHeads) {
   const Model m(kGrouped, 2, 4, 6);
   const auto layer = m.layer<double>();
   const auto q = tensor<double>(m.query, 2, 4, 12), k = tensor<double>(m.key, 2, 6, 12);
-  // Scale 0: all weights are the same. Offset 0: the first query sees the first key only.
+  // Scale 0: all weights are equal. Offset 0: the first query sees the first key only.
   for (const Path path : {Path::flash, Path::naive}) {
     const Tensor<double, 3> flat = layer(q, k, k, attn::Mods<>{}, {.path = path, .attention = {.scale = 0.0}});
     const Tensor<double, 3> first = layer(q, k, k, attn::causal(), {.path = path, .attention = {.q_offset = 0}});
@@ -128,13 +128,13 @@ TEST(MultiHeadCall, PassesTheOptionsOfTheHeadsOn) {
     }
     EXPECT_GT(std::abs(layer(q, k, k).out(0, 0, 0) - layer(q, k, k).out(0, 3, 0)), 1e-3);
   }
-  // The Options of the heads alone mean the same, and without a type's name as well.
+  // Passing only the heads' Options means the same, even in braces without a type name.
   const auto whole = layer(q, k, k, attn::causal(), attn::MultiHeadOptions{.attention = {.q_offset = 0}});
   const auto brief = layer(q, k, k, attn::causal(), {.q_offset = 0});
   EXPECT_TRUE(std::equal(whole.out.data(), whole.out.data() + whole.out.size(), brief.out.data()));
   EXPECT_NE(brief.out(0, 0, 0), layer(q, k, k, attn::causal()).out(0, 0, 0));
 
-  // No mods, in the shortest words, with either kind of options.
+  // Braces for no mods, with either kind of options.
   const Tensor<double, 3> flat = layer(q, k, k, {}, {.scale = 0.0}), same = layer(q, k, k, {}, {.path = Path::naive});
   EXPECT_NEAR(flat(0, 0, 0), flat(0, 3, 0), 1e-14);
   EXPECT_GT(std::abs(same(0, 0, 0) - same(0, 3, 0)), 1e-3);
@@ -156,8 +156,8 @@ TEST(MultiHeadCall, RowsOfWeightsSumToOneOrAreZero) {
     }
 }
 
-/// The projections of few tokens are shared out by outputs: whole tiles of them, and a rest.
-TEST(MultiHeadCall, FewTokensGiveTheSameBitsOnAnyNumberOfThreads) {
+/// The projections of few tokens are distributed by outputs, in whole tiles and a remainder.
+TEST(MultiHeadCall, ThreadsDoNotChangeResultsOfFewTokens) {
   attn::MultiHeadAttention<float> layer({.embed_dim = 332, .heads = 2, .bias = true});
   Tensor<float, 3> x({1, 3, 332});
   for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>(i % 17) / 17 - 0.4f;
@@ -174,8 +174,8 @@ TEST(MultiHeadCall, FewTokensGiveTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-/// Self-attention may run its projections as one product; the result must not tell.
-TEST(MultiHeadCall, TheSameObjectIsLikeItsCopies) {
+/// Self-attention may compute its projections as one product; this must not change the results.
+TEST(MultiHeadCall, SharedInputsMatchCopies) {
   const Model m(kGrouped, 2, 6, 6);
   const auto layer = m.layer<double>();
   const auto x = tensor<double>(m.query, 2, 6, 12), y = tensor<double>(m.key, 2, 6, 12);
@@ -188,7 +188,7 @@ TEST(MultiHeadCall, TheSameObjectIsLikeItsCopies) {
   same(layer(x, x, y), layer(x, x2, y));
   same(layer(x, y, x), layer(x, y, x2));
 
-  // The same address with another stride is another input: every token, against the first one repeated.
+  // The same address with another stride is a different input: x has all tokens, `repeated` the first token six times.
   const TensorView<const double, 3> repeated(x.data(), {2, 6, 12}, {72, 0, 1});
   same(layer(x, repeated, repeated), layer(x, Tensor<double, 3>(repeated), Tensor<double, 3>(repeated)));
 }
@@ -200,7 +200,7 @@ TEST(MultiHeadCall, TakesAnyStrides) {
              v = tensor<double>(m.value, 2, 6, 7);
   const auto want = layer(q, k, v, attn::causal());
 
-  // (len, batch, features) in memory, every third number, backwards.
+  // (len, batch, features) in memory, every third element, backwards.
   const auto spread = [](const Tensor<double, 3>& t, std::vector<double>& memory) {
     const auto [batch, len, dim] = t.shape();
     const attn::Shape<3> strides{-3 * dim, -3 * dim * batch, -3};
@@ -256,7 +256,7 @@ TEST(MultiHeadCall, LayersChain) {
   const auto x = tensor<float>(attn::test::Random(3).values(2 * 5 * 8), 2, 5, 8);
   Tensor<float, 3> y = first(x, x, x, attn::causal());
   const auto r = first(x, x, x, attn::causal());
-  const Tensor<float, 3> copy = r;  // of a result that is kept
+  const Tensor<float, 3> copy = r;  // copied from a named result
   EXPECT_TRUE(std::equal(y.data(), y.data() + y.size(), copy.data()));
   EXPECT_EQ(r.out.size(), y.size());
   y = second(y, y, y);

@@ -1,4 +1,4 @@
-// The pictures in include/attn/positions.md are what the functions compute.
+// The pictures in include/attn/positions.md show the results of the functions.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -32,7 +32,7 @@ TEST(PositionsPage, Sinusoids) {
   expect_on_page(picture);
 }
 
-/// What is taken from a score of 0, in eighths.
+/// The amount subtracted from a score of 0, in eighths.
 TEST(PositionsPage, Alibi) {
   Problem problem;
   problem.heads = 2;
@@ -61,9 +61,9 @@ TEST(PositionsPage, Alibi) {
 TEST(PositionsPage, Buckets) {
   const T5Buckets buckets(16, 16);
   std::ostringstream distances, of_distances;
-  for (Index d = -16; d <= 16; ++d) {
-    distances << (d == -16 ? "" : " ") << std::setw(3) << d;
-    of_distances << (d == -16 ? "" : " ") << std::setw(3) << buckets(d);
+  for (Index d = -12; d <= 12; ++d) {
+    distances << (d == -12 ? "" : " ") << std::setw(3) << d;
+    of_distances << (d == -12 ? "" : " ") << std::setw(3) << buckets(d);
   }
   expect_on_page("T5Buckets(16, 16)\n" + distances.str() + "\n" + of_distances.str() + "\n");
 }

@@ -1,4 +1,4 @@
-// Positions of tokens: by hand, by numbers from the published formulas, and by what must hold.
+// Positional encodings: results by hand, reference values from the published formulas, and properties.
 #include <algorithm>
 #include <cmath>
 
@@ -23,14 +23,14 @@ double difference(const X& a, const X& b) {
   return largest;
 }
 
-/// sum of a * b.
+/// The sum of a * b.
 double product(const Tensor<double, 4>& a, const Tensor<double, 4>& b) {
   double sum = 0;
   for (Index i = 0; i < a.size(); ++i) sum += a.data()[i] * b.data()[i];
   return sum;
 }
 
-// sin(3), cos(3), sin(0.03) and cos(0.03), worked out apart.
+// sin(3), cos(3), sin(0.03) and cos(0.03), computed separately.
 TEST(SinusoidalPositions, ByHand) {
   const double row[] = {0.1411200080598672, -0.9899924966004454, 0.02999550020249566, 0.9995500337489875};
   const auto interleaved = sinusoidal_positions<double>(4, 4);
@@ -43,12 +43,12 @@ TEST(SinusoidalPositions, ByHand) {
   EXPECT_NEAR(sinusoidal_positions(2, 4, {.base = 100})(1, 2), std::sin(0.1), 1e-7);
 }
 
-// A shift is a rotation of each pair, by the angles of Rope.
+// A shift rotates each pair by Rope's angles.
 TEST(SinusoidalPositions, ShiftsAreRotations) {
   auto rows = sinusoidal_positions<double>(5, 12, {.first = 2});
   const auto later = sinusoidal_positions<double>(5, 12, {.first = 9});
   Eigen::MatrixXd turned(5, 12);
-  // Rope turns (x, y) to (x cos - y sin, …); sinusoids are (sin, cos), which turns the other way.
+  // Rope maps (x, y) to (x cos - y sin, …); sinusoids are (sin, cos), which rotates the other way.
   for (Index i = 0; i < 5; ++i)
     for (Index c = 0; c < 12; c += 2) turned(i, c) = rows(i, c + 1), turned(i, c + 1) = rows(i, c);
   const Rope rope({.head_dim = 12, .pairs = RopePairs::interleaved});
@@ -75,8 +75,8 @@ TEST(LearnedPositions, ByHand) {
   EXPECT_EQ(of_table, sums);
 }
 
-// Neighbouring tokens of several batch elements, a table of 16 bits, and strides of any kind.
-TEST(LearnedPositions, OfBatchesOfAnyKind) {
+// Batches of tokens at consecutive or given positions, 16-bit tables, and any strides.
+TEST(LearnedPositions, BatchesOfAnyTypeAndLayout) {
   Tensor<float, 3> x({2, 3, 4}), same({2, 3, 4}), apart({2, 3, 4});
   for (auto* t : {&x, &same, &apart}) std::fill_n(&(*t)(1, 0, 0), 12, 100.0f);
   Tensor<Eigen::half, 2> table({9, 4});
@@ -109,19 +109,19 @@ TEST(LearnedPositions, OfBatchesOfAnyKind) {
 TEST(LearnedPositions, BadInput) {
   Eigen::MatrixXf x = Eigen::MatrixXf::Constant(4, 2, kUntouched), table(3, 2), wide(3, 5);
   expect_refused("too few", {"3", "4"}, [&] { add_positions(x, table, std::vector<Index>{0, 1, 2}); });
-  expect_refused("behind the table", {"3", "3 rows"}, [&] { add_positions(x, table); });
+  expect_refused("past the table", {"3", "3 rows"}, [&] { add_positions(x, table); });
   expect_refused("before it", {"-1"}, [&] { add_positions(x, table, -1); });
   expect_refused("features", {"2", "5"}, [&] { add_positions(x, wide, std::vector<Index>(4)); });
   expect_refused("features", {"2", "5"}, [&] { add_position_gradients(wide, x, std::vector<Index>(4)); });
-  expect_refused("behind the table", {"3", "3 rows"}, [&] { add_position_gradients(table, x); });
+  expect_refused("past the table", {"3", "3 rows"}, [&] { add_position_gradients(table, x); });
   EXPECT_EQ(x, Eigen::MatrixXf::Constant(4, 2, kUntouched));
-  expect_refused("odd", {"3 features"}, [] { sinusoidal_positions(2, 3); });
+  expect_refused("odd", {"dim is 3"}, [] { sinusoidal_positions(2, 3); });
   expect_refused("length", {"-2"}, [] { sinusoidal_positions(-2, 4); });
-  expect_refused("base", {"base is 1"}, [] { sinusoidal_positions(2, 4, {.base = 1}); });
+  expect_refused("base", {"base", "is 1"}, [] { sinusoidal_positions(2, 4, {.base = 1}); });
 }
 
-// Numbers of a program of its own, written after the publications.
-TEST(RopeScalings, OfTheTextAndOfEachPair) {
+// Reference values from an independent program written from the publications.
+TEST(RopeScalings, DynamicNtkAndLongRope) {
   const Rope dynamic(
       {.head_dim = 64, .scaling = RopeScaling::dynamic_ntk, .factor = 2, .trained_length = 2048, .length = 8192});
   EXPECT_EQ(dynamic.frequencies()[0], 1);
@@ -145,16 +145,16 @@ TEST(RopeScalings, OfTheTextAndOfEachPair) {
   given.attention_factor = 1.5;
   EXPECT_EQ(Rope(given, std::vector<double>{1, 5}).attention_factor(), 1.5);
 
-  expect_refused("no factors", {"longrope needs factors"}, [&] { Rope{config}; });
+  expect_refused("no factors", {"longrope needs rotary_dim / 2 factors"}, [&] { Rope{config}; });
   expect_refused("too many", {"3 factors", "2 pairs"}, [&] { Rope(config, std::vector<double>{1, 2, 3}); });
-  expect_refused("zero", {"factor 1 is 0"}, [&] { Rope(config, std::vector<double>{1, 0}); });
+  expect_refused("zero", {"factor 1", "is 0"}, [&] { Rope(config, std::vector<double>{1, 0}); });
   expect_refused("no length", {"trained_length is 0"},
                  [] { Rope({.head_dim = 4, .scaling = RopeScaling::dynamic_ntk, .length = 7}); });
   expect_refused("negative length", {"-7"},
                  [] { Rope({.head_dim = 4, .scaling = RopeScaling::dynamic_ntk, .trained_length = 9, .length = -7}); });
 }
 
-// Two rows and two columns of pairs; the token is in row 3, column 5.
+// Two pairs for the row and two for the column; the token is in row 3, column 5.
 TEST(RopeAxes, AxialByHand) {
   const RopeAxes axial({.head_dim = 8, .sections = {2, 2}});
   Eigen::RowVectorXd x(8), wanted(8);
@@ -166,7 +166,7 @@ TEST(RopeAxes, AxialByHand) {
   EXPECT_TRUE(x.isApprox(wanted, 1e-14)) << x;
 }
 
-// Axes 0, 1, 2 and 0 again, at positions 7, 3 and 5.
+// The pairs' axes are 0, 1, 2 and 0 again, at positions 7, 3 and 5.
 TEST(RopeAxes, InterleavedByHand) {
   const RopeAxes mrope({.head_dim = 8,
                         .sections = {2, 1, 1},
@@ -182,8 +182,8 @@ TEST(RopeAxes, InterleavedByHand) {
   EXPECT_TRUE(x.isApprox(wanted, 1e-14)) << x;
 }
 
-// Qwen2-VL's sections: where all positions of a token are the same, as in texts, it is Rope.
-TEST(RopeAxes, OfTextsIsRope) {
+// Qwen2-VL's sections: if all positions of a token are equal, as in text, the result is Rope's.
+TEST(RopeAxes, EqualPositionsMatchRope) {
   const auto x = random_tensor<float>({2, 3, 7, 128}, 1);
   Tensor<Index, 3> positions({3, 2, 7});
   std::vector<Index> each;
@@ -203,7 +203,7 @@ TEST(RopeAxes, OfTextsIsRope) {
 }
 
 TEST(RopeAxes, OnlyDistancesInTheGridMatter) {
-  const RopeAxes axial({.head_dim = 12, .sections = {2, 3}});  // two features are left alone
+  const RopeAxes axial({.head_dim = 12, .sections = {2, 3}});  // two features are not rotated
   const auto q = random_tensor<double>({1, 1, 12, 12}, 2), k = random_tensor<double>({1, 1, 12, 12}, 3);
   const auto grid = grid_positions({3, 4});
   const auto dots = [&](Index rows, Index columns) {
@@ -223,7 +223,7 @@ TEST(RopeAxes, OnlyDistancesInTheGridMatter) {
 }
 
 // <grad, rotate(x)> = <rotate_gradient(grad), x>, as for every linear map.
-TEST(RopeAxes, GradientsAreTheTransposedMap) {
+TEST(RopeAxes, GradientsUseTheTransposedMap) {
   const RopeAxes axial({.head_dim = 8, .sections = {1, 3}, .pairs = RopePairs::interleaved});
   const auto x = random_tensor<double>({2, 3, 6, 8}, 4), grad = random_tensor<double>({2, 3, 6, 8}, 5);
   auto turned = x, back = grad;
@@ -234,7 +234,7 @@ TEST(RopeAxes, GradientsAreTheTransposedMap) {
 
 TEST(RopeAxes, BadInput) {
   expect_refused("no sections", {"0 sections", "8"}, [] { RopeAxes({.head_dim = 8}); });
-  expect_refused("empty section", {"section 1", "0 pairs"}, [] { RopeAxes({.head_dim = 8, .sections = {1, 0}}); });
+  expect_refused("empty section", {"sections[1]", "is 0"}, [] { RopeAxes({.head_dim = 8, .sections = {1, 0}}); });
   expect_refused("too many", {"5 pairs", "8"}, [] { RopeAxes({.head_dim = 8, .sections = {2, 3}}); });
   expect_refused("base", {"0.5"}, [] { RopeAxes({.head_dim = 8, .sections = {2, 2}, .base = 0.5}); });
   const RopeAxes axial({.head_dim = 8, .sections = {2, 2}});
@@ -242,13 +242,13 @@ TEST(RopeAxes, BadInput) {
   const Tensor<Index, 3> of_others({2, 3, 6});
   expect_refused("head_dim", {"8", "(2, 3, 6, 6)"}, [&] { axial.rotate(other, grid_positions({2, 3})); });
   expect_refused("tokens", {"(2, 8)", "(2, 3, 6, 8)"}, [&] { axial.rotate(x, grid_positions({2, 4})); });
-  expect_refused("axes", {"(3, 6)", "2 for each"}, [&] { axial.rotate(x, grid_positions({1, 2, 3})); });
+  expect_refused("axes", {"(3, 6)", "2 positions"}, [&] { axial.rotate(x, grid_positions({1, 2, 3})); });
   expect_refused("batch", {"(2, 3, 6)", "(2, 3, 6, 8)"}, [&] { axial.rotate(x, of_others); });
   expect_refused("grid", {"dimension 1", "-2"}, [] { grid_positions({3, -2}); });
   expect_refused("grid", {"1099511627776"}, [] { grid_positions({2, Index(1) << 40}); });
 }
 
-// At position 300: pairs turn by 300 and 3 radians, and fade by 0.2857 and 0.6429 to the power 300 / 512.
+// At position 300 the pairs rotate by 300 and 3 radians, and decay by 0.2857 and 0.6429 to the power 300 / 512.
 TEST(XPos, ByHand) {
   const XPos xpos(Rope({.head_dim = 4, .pairs = RopePairs::interleaved}));
   Eigen::RowVector4d q(1, 2, 3, 4), k(1, 2, 3, 4);
@@ -260,7 +260,7 @@ TEST(XPos, ByHand) {
       Eigen::RowVector4d(4.119909794697877, -2.175049699666078, -4.5788423618217005, -4.581630819236256), 1e-13));
 }
 
-TEST(XPos, OnlyDistancesMatterAndNotTheOrigin) {
+TEST(XPos, OnlyDistancesMatter) {
   const Rope rope({.head_dim = 8, .rotary_dim = 6});
   const auto q = random_tensor<double>({1, 1, 5, 8}, 6), k = random_tensor<double>({1, 1, 5, 8}, 7);
   const auto dots = [&](Index first, Index origin) {
@@ -272,13 +272,13 @@ TEST(XPos, OnlyDistancesMatterAndNotTheOrigin) {
   };
   EXPECT_TRUE(dots(0, 0).isApprox(dots(1000, 0), 1e-11));
   EXPECT_TRUE(dots(0, 0).isApprox(dots(0, 100), 1e-11));
-  // A product with itself is that of Rope, and a far one has faded.
+  // At distance 0 the product is that of Rope.
   auto by_rope = q;
   rope.rotate(by_rope, 0);
   EXPECT_NEAR(dots(0, 0)(3, 3), q.matrix(0, 0).row(3).dot(k.matrix(0, 0).row(3)), 1e-12);
 }
 
-TEST(XPos, GradientsAreTheTransposedMap) {
+TEST(XPos, GradientsUseTheTransposedMap) {
   const XPos xpos(Rope({.head_dim = 8}), {.scale_base = 16, .origin = 3});
   const auto x = random_tensor<double>({2, 3, 6, 8}, 8), grad = random_tensor<double>({2, 3, 6, 8}, 9);
   auto q = x, k = x, grad_q = grad, grad_k = grad;
@@ -293,7 +293,7 @@ TEST(XPos, GradientsAreTheTransposedMap) {
 TEST(XPos, BadInput) {
   const Rope rope({.head_dim = 8});
   expect_refused("scale_base", {"scale_base is 0"}, [&] { XPos(rope, {.scale_base = 0}); });
-  expect_refused("gamma", {"gamma -1"}, [&] { XPos(rope, {.gamma = -1}); });
+  expect_refused("gamma", {"gamma is -1"}, [&] { XPos(rope, {.gamma = -1}); });
   Tensor<float, 4> other({2, 3, 4, 6});
   expect_refused("head_dim", {"8", "(2, 3, 4, 6)"}, [&] { XPos(rope).rotate_query(other); });
 }

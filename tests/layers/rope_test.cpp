@@ -1,4 +1,4 @@
-// Rotary position embedding: by hand, by numbers from the published formulas, and by what must hold.
+// Rotary position embedding: results by hand, reference values from the published formulas, and properties.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -26,7 +26,7 @@ double difference(const Tensor<T, 4>& a, const Tensor<T, 4>& b) {
   return largest;
 }
 
-// Angles 3 and 0.03, worked out apart.
+// Angles 3 and 0.03, computed separately.
 TEST(Rope, ByHand) {
   Eigen::RowVector4d x(1, 2, 3, 4);
   Rope({.head_dim = 4, .pairs = RopePairs::interleaved}).rotate(x, 3);
@@ -38,7 +38,7 @@ TEST(Rope, ByHand) {
       Eigen::RowVector4d(-1.413352520780047, 1.8791180666879925, -2.828857481741469, 4.058191135400942), 1e-15));
 }
 
-// Numbers of a program of its own, written after the publications.
+// Reference values from an independent program written from the publications.
 TEST(Rope, Frequencies) {
   const auto expect = [](const RopeConfig& config, const std::vector<std::pair<std::size_t, double>>& wanted) {
     const Rope rope(config);
@@ -64,7 +64,7 @@ TEST(Rope, Frequencies) {
                 {16, 0.005673076923076923},
                 {20, 0.0008817889629315672},
                 {31, 8.334508951020775e-06}});
-  // Borders behind the slowest pair: where they are said to be, up to pair dim - 1 of which there are only dim / 2.
+  // Borders past the slowest pair are clamped to dim - 1, although there are only dim / 2 pairs.
   expect({.head_dim = 64, .scaling = RopeScaling::yarn, .factor = 16, .trained_length = 131072},
          {{22, 0.001778279410038923},
           {25, 0.0005876574813518763},
@@ -82,13 +82,13 @@ TEST(Rope, Frequencies) {
   RopeConfig given = yarn;
   given.attention_factor = 1.5;
   EXPECT_EQ(Rope(given).attention_factor(), 1.5);
-  // cos and sin are multiplied by it, which shows at position 0.
+  // cos and sin are multiplied by the factor, which shows at position 0.
   Eigen::RowVectorXd x = Eigen::RowVectorXd::Ones(64);
   Rope(given).rotate(x);
   EXPECT_TRUE(x.isApprox(Eigen::RowVectorXd::Constant(64, 1.5)));
 }
 
-TEST(Rope, PositionZeroIsTheIdentityAndTheWayBackToo) {
+TEST(Rope, NegativePositionsInvertAndZeroIsTheIdentity) {
   for (const auto pairs : {RopePairs::halves, RopePairs::interleaved}) {
     const Rope rope({.head_dim = 16, .pairs = pairs});
     const auto x = random_tensor<double>({2, 3, 5, 16}, 1);
@@ -104,7 +104,7 @@ TEST(Rope, PositionZeroIsTheIdentityAndTheWayBackToo) {
   }
 }
 
-/// Attention over turned queries and keys depends on distances alone.
+/// Attention over rotated queries and keys depends only on distances.
 TEST(Rope, OnlyDistancesMatter) {
   for (const auto scaling :
        {RopeScaling::none, RopeScaling::linear, RopeScaling::ntk, RopeScaling::yarn, RopeScaling::llama3}) {
@@ -122,7 +122,7 @@ TEST(Rope, OnlyDistancesMatter) {
   }
 }
 
-TEST(Rope, TurnsTheFirstFeaturesAlone) {
+TEST(Rope, RotatesOnlyTheFirstFeatures) {
   const Rope rope({.head_dim = 10, .rotary_dim = 4});
   const auto x = random_tensor<float>({2, 2, 3, 10}, 5);
   auto y = x, first = Tensor<float, 4>({2, 2, 3, 4});
@@ -150,7 +150,7 @@ void expect_rounded_once(double eps) {
     EXPECT_NEAR(static_cast<double>(static_cast<float>(got.data()[i])), exact.data()[i], eps * 1.5) << i;
 }
 
-TEST(Rope, OfSixteenBits) {
+TEST(Rope, SixteenBitFloatsAreRoundedOnce) {
   expect_rounded_once<Eigen::half>(0x1p-11);
   expect_rounded_once<Eigen::bfloat16>(0x1p-8);
 }
@@ -174,7 +174,7 @@ TEST(Rope, AnyStridesAndPositions) {
   const auto by_token = bshd(memory.data(), 2, 4, 3, 6);
   rope.rotate_into(by_token, x, positions);
   EXPECT_EQ(difference(Tensor<float, 4>(TensorView<const float, 4>(by_token)), want), 0);
-  // One list for all batch elements.
+  // One list of positions for all batch elements.
   auto shared = x, each = x;
   const std::vector<Index> once{3, 1, 4, 1}, twice{3, 1, 4, 1, 3, 1, 4, 1};
   rope.rotate(shared, once);
@@ -201,7 +201,7 @@ TEST(Rope, ByGivenAngles) {
   EXPECT_EQ(difference(got_of_each, want), 0);
 }
 
-TEST(Rope, ByGivenAnglesOfAnyKind) {
+TEST(Rope, ByGivenAnglesOfMatrices) {
   Eigen::MatrixXf x = Eigen::MatrixXf::Random(3, 4), y = x, cos(3, 2), sin(3, 2);
   const Rope rope({.head_dim = 4});
   for (Index i = 0; i < 3; ++i)
@@ -230,12 +230,12 @@ TEST(Rope, FrequenciesOfTheCaller) {
   expect_refused("twice", {}, [&] { Rope(scaled.config(), scaled.frequencies()); });
 }
 
-TEST(Rope, BordersThatAreNotRounded) {
+TEST(Rope, UnroundedBorders) {
   RopeConfig config{.head_dim = 64, .scaling = RopeScaling::yarn, .factor = 16, .trained_length = 4096};
   const Rope rounded(config);
   config.round_borders = false;
   const Rope plain(config);
-  // 10 and 23 are the borders rounded; not rounded they are 10.47 and 22.51.
+  // The rounded borders are 10 and 23, the unrounded ones 10.47 and 22.51.
   EXPECT_EQ(plain.frequencies()[10], std::pow(10000, -20.0 / 64));
   EXPECT_NE(plain.frequencies()[11], rounded.frequencies()[11]);
   EXPECT_NEAR(plain.frequencies()[11] /
@@ -244,7 +244,7 @@ TEST(Rope, BordersThatAreNotRounded) {
               1, 1e-12);
 }
 
-TEST(Rope, NothingToTurn) {
+TEST(Rope, EmptyTensors) {
   Tensor<float, 4> none({2, 3, 0, 8});
   Rope({.head_dim = 8}).rotate(none, 5);
   Tensor<float, 4> no_batch({0, 3, 2, 8});

@@ -1,5 +1,5 @@
-// All recurrent forms against oracles of all pairs, on both paths, for sizes on both sides of every chunk's edge, all
-// layouts, scalars and instruction sets.
+// All recurrent forms against oracles over all pairs, on both paths, for sizes just below and above every chunk
+// boundary, all layouts, scalars and instruction sets.
 #include "recurrent_paths.h"
 
 #include <cmath>
@@ -12,8 +12,8 @@ struct RecurrenceSweep : testing::Test {};
 using Scalars = testing::Types<float, double, long double>;
 TYPED_TEST_SUITE(RecurrenceSweep, Scalars);
 
-/// Twice the error of the naive path, and some roundings of the largest sum of magnitudes: the rule for all paths. Over
-/// these sweeps error - 2 * naive was at most 0.6 of those units in float, 0.05 in double and 0 in long double.
+/// All paths may have twice the error of the naive path plus this many roundings of the largest sum of magnitudes. Over
+/// these sweeps error - 2 * naive was at most 0.6 roundings in float, 0.05 in double and 0 in long double.
 constexpr LongReal kFloor = 3;
 
 template <class T>
@@ -107,7 +107,7 @@ TYPED_TEST(RecurrenceSweep, GatedForms) {
   for (const Sizes& s : all)
     for (const double strength : {0.05, 2.0, 90.0}) {
       Recurrent in(random, s.batch, s.heads, s.kv_heads, s.q_len, s.q_len, s.head_dim, s.v_dim, strength);
-      // A gate that forgets all.
+      // A gate that erases the state.
       if (s.q_len > 10 && strength == 2)
         in.token_gate[8] = in.feature_gate[static_cast<std::size_t>(9 * s.head_dim)] =
             -std::numeric_limits<double>::infinity();
@@ -143,7 +143,7 @@ TYPED_TEST(RecurrenceSweep, GatedForms) {
     }
 }
 
-/// FAVOR+ of the library's own vectors, with features written out as the paper has them.
+/// FAVOR+ with the library's random vectors and the features as defined in the paper.
 TYPED_TEST(RecurrenceSweep, RandomFeatures) {
   using T = TypeParam;
   Random random(3);

@@ -1,4 +1,4 @@
-// The recurrent forms with their gradients, each behind the same few functions.
+// The recurrent forms and their gradients behind a common interface.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace attn::test {
 
-/// All numbers that a form has, by which it can be differentiated.
+/// All inputs of a form that can be differentiated.
 template <class T>
 struct FormNumbers {
   Tensor<T, 4> q, k, v, gates;
@@ -30,7 +30,7 @@ struct FormNumbers {
   }
 };
 
-/// The gradients of a form, as plain vectors in the order of FormNumbers' members that it has.
+/// The gradients of a form as plain vectors, in the order of the members of FormNumbers that the form uses.
 template <class T>
 using FormGrads = std::vector<std::vector<T>>;
 
@@ -100,7 +100,7 @@ struct DeltaForm {
 template <class M>
 DeltaForm(M) -> DeltaForm<M>;
 
-/// Calls use(name, form) for all forms, with the masks that fit `len` tokens and a batch of two.
+/// Calls use(name, form) for all forms, with masks for `len` tokens and a batch of two.
 template <class Use>
 void for_each_form(Index len, const Use& use) {
   const Mods<> none;

@@ -1,5 +1,5 @@
-// Gradients of all recurrent forms: central differences of their definitions in long double, those of float and double
-// against those of long double, poison, and threads.
+// Gradients of all recurrent forms: in long double against central differences of the definitions, in float and double
+// against long double; NaN and threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ TEST(RecurrentGradients, CentralDifferencesOfTheDefinition) {
     for (const double strength : {0.1, 3.0}) {
       const Recurrent in(random, 2, 2, 1, len, len, 5, 6, strength);
       for_each_form(len, [&](const char* name, const auto& form) {
-        if (std::string(name) == "identity") return;  // its normaliser may be near 0
+        if (std::string(name) == "identity") return;  // the normaliser may be near 0
         FormNumbers<T> n(in);
         const FormGrads<T> grads = form.grads(n, {.executor = serial()});
         const auto loss = [&] {
@@ -46,18 +46,18 @@ TEST(RecurrentGradients, CentralDifferencesOfTheDefinition) {
             const T numeric = (above - below) / (2 * kStep), got = grads[p][static_cast<std::size_t>(i)];
             EXPECT_NEAR(static_cast<double>(got), static_cast<double>(numeric),
                         1e-9 * (1 + static_cast<double>(std::abs(numeric))))
-                << name << ", " << len << " tokens, part " << p << ", number " << i;
+                << name << ", " << len << " tokens, part " << p << ", element " << i;
           }
         }
       });
     }
 }
 
-/// Rows and keys that do not meet one to one.
-TEST(RecurrentGradients, OtherNumbersOfQueriesThanOfKeys) {
+/// Calls in which queries and keys do not correspond one to one.
+TEST(RecurrentGradients, DifferentNumbersOfQueriesAndKeys) {
   using T = long double;
   Random random(5);
-  // The last rows of the last case stand behind all keys, the first ones before them.
+  // In the last case the first queries precede all keys and the last ones follow them.
   for (const auto& [q_len, kv_len, q_offset] :
        {Shape<3>{3, 70, 67}, Shape<3>{70, 3, -67}, Shape<3>{5, 0, -5}, Shape<3>{0, 5, 5}, Shape<3>{9, 4, -2}}) {
     const Options options{.q_offset = q_offset};
@@ -104,7 +104,7 @@ void expect_grads_of_long_double() {
           for (std::size_t p = 0; p < got.size(); ++p) {
             LongReal largest = 0;
             for (const LongReal x : want[p]) largest = std::max(largest, std::abs(x));
-            // Sums over up to 130 tokens and 24 features, whose terms may be some times the largest result.
+            // Sums over up to 130 tokens and 24 features, whose terms may be several times the largest result.
             EXPECT_LE(largest_error(want[p], got[p]), 300 * epsilon<T>() * (largest + 1))
                 << name << " on " << to_string(isa) << ", " << len << " tokens, part " << p;
           }
@@ -115,7 +115,7 @@ void expect_grads_of_long_double() {
 TEST(RecurrentGradients, FloatOnEveryInstructionSet) { expect_grads_of_long_double<float>(); }
 TEST(RecurrentGradients, DoubleOnEveryInstructionSet) { expect_grads_of_long_double<double>(); }
 
-TEST(RecurrentGradients, TheSameBitsForAnyNumberOfThreads) {
+TEST(RecurrentGradients, ThreadsDoNotChangeResults) {
   Random random(7);
   const Recurrent in(random, 2, 4, 2, 100, 100, 16, 16);
   const FormNumbers<float> n(in);
@@ -128,8 +128,8 @@ TEST(RecurrentGradients, TheSameBitsForAnyNumberOfThreads) {
   });
 }
 
-/// What stands behind a length, or in the future of the only rows whose gradient is not 0, reaches no other gradient.
-TEST(RecurrentGradients, PoisonStaysWhereItIs) {
+/// NaN in keys, values, gates and betas after a sequence's length reaches no gradient.
+TEST(RecurrentGradients, MaskedNaNReachesNoGradient) {
   Random random(8);
   const Index len = 90, good = 45;
   const Recurrent in(random, 2, 2, 1, len, len, 16, 16, 0.5);
@@ -154,7 +154,7 @@ TEST(RecurrentGradients, PoisonStaysWhereItIs) {
   expect_same("delta rule", DeltaForm{lengths});
 }
 
-/// Decays of heads: sums of those of tokens.
+/// The gradient of a head's decay is the sum of its tokens' gradients.
 TEST(RecurrentGradients, DecaysOfHeads) {
   Random random(9);
   const Recurrent in(random, 2, 2, 2, 70, 70, 4, 3);
@@ -171,7 +171,7 @@ TEST(RecurrentGradients, DecaysOfHeads) {
   EXPECT_EQ(delta.log_gate.dim(0), 2);
 }
 
-/// Gradients are the same in memory of the caller's, and that must be enough.
+/// The caller's workspace does not change gradients, and a smaller one is refused.
 TEST(RecurrentGradients, Workspaces) {
   Random random(10);
   const Recurrent in(random, 2, 2, 1, 90, 90, 8, 6);
@@ -189,7 +189,7 @@ TEST(RecurrentGradients, Workspaces) {
   check(LinearForm{elu1(), causal()}, linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), causal(), o), n);
   check(GatedForm<true, Mods<>>{none}, gated_backward_workspace_bytes(n.q, n.k, n.v, n.gates, none, o), n);
   check(DeltaForm{none}, delta_backward_workspace_bytes(n.q, n.k, n.v, n.gate, n.beta, none, o), n);
-  // Documents follow one another in the memory of the longest.
+  // Documents share the workspace of the longest one.
   const auto bytes = [&](const auto& mods) { return linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), mods, o); };
   const auto two = causal() | documents_at({0, 45, 90}), four = causal() | documents_at({0, 45, 60, 75, 90});
   check(LinearForm{elu1(), four}, bytes(four), n);

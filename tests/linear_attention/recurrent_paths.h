@@ -1,4 +1,4 @@
-// The recurrent forms called on the same inputs, in any layout, with results as plain vectors.
+// Calls of the recurrent forms on the same inputs in any layout, with results as plain vectors.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace attn::test {
 
-/// A form of recurrence on some inputs: what it should give, and how the library is asked.
+/// A recurrent form on given inputs: the expected result and the calls that compute it.
 template <class T>
 struct Form {
   using In = TensorView<const T, 4>;
@@ -48,7 +48,7 @@ Form<T> linear_form(const std::string& name, const RecurrentTruth& truth, const 
           }};
 }
 
-/// Gated attention, where `gate` makes the gate of the numbers in T.
+/// Gated attention, where `gate` makes the gate from values of type T.
 template <class T, class Gate, class M>
 Form<T> gated_form(const std::string& name, const RecurrentTruth& truth, const Gate& gate, const M& mods) {
   using F = Form<T>;
@@ -74,7 +74,7 @@ Form<T> delta_form(const std::string& name, const RecurrentTruth& truth, const G
           }};
 }
 
-/// Numbers of tokens as a tensor (batch, kv_heads, len, n), or of rank 3.
+/// Per-token values as a tensor (batch, kv_heads, len, n), or of rank 3.
 template <class T>
 Tensor<T, 4> token_tensor(const Recurrent& in, const std::vector<double>& numbers, Index of_token) {
   Tensor<T, 4> t({in.batch, in.kv_heads, in.kv_len, of_token});

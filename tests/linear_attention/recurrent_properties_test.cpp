@@ -1,4 +1,5 @@
-// What holds without a reference: threads, poison, normalisers near 0, small and large features, refusals, types.
+// Properties of the recurrent forms that need no reference: threads, NaN, normalisers near 0, small and large features,
+// errors, types.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,8 +43,8 @@ struct Inputs4 {
   }
 };
 
-TEST(RecurrentProperties, TheSameBitsForAnyNumberOfThreads) {
-  const Inputs4 in(1000);  // long enough that workers do run side by side
+TEST(RecurrentProperties, ThreadsDoNotChangeResults) {
+  const Inputs4 in(1000);  // long enough that workers run concurrently
   const auto one = in.outputs({.executor = serial()});
   for (const int workers : {2, 3}) {
     const auto more = in.outputs({.executor = eager_threads(workers)});
@@ -53,8 +54,8 @@ TEST(RecurrentProperties, TheSameBitsForAnyNumberOfThreads) {
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], by_default[i])) << i;
 }
 
-/// NaN in one token: no earlier one hears of it, in its chunk or in another; no other head either.
-TEST(RecurrentProperties, NoTokenHearsOfALaterOne) {
+/// NaN in one token reaches no earlier token, in its own chunk or another, and no other head.
+TEST(RecurrentProperties, LaterTokensDoNotAffectEarlierOnes) {
   for (const Index poisoned : {0, 1, 5, 15, 16, 40, 63, 64, 100}) {
     const Inputs4 clean(130);
     for (int what = 0; what < 4; ++what) {
@@ -81,13 +82,13 @@ TEST(RecurrentProperties, NoTokenHearsOfALaterOne) {
   }
 }
 
-TEST(RecurrentProperties, WhoSeesNothingGetsZero) {
+TEST(RecurrentProperties, QueriesWithoutKeysAreZero) {
   const RowMajor q = RowMajor::Random(5, 4), k = RowMajor::Random(3, 4), v = RowMajor::Random(3, 2);
   const RowMajor none(0, 4), no_values(0, 2);
   EXPECT_EQ(linear_attention(q, none, no_values, elu1()).out.cwiseAbs().maxCoeff(), 0);
   EXPECT_EQ(linear_attention(q, k, v, elu1(), causal()).out.topRows(2).cwiseAbs().maxCoeff(), 0);
   EXPECT_EQ(linear_attention(q, k, v, elu1(), key_lengths({0})).out.cwiseAbs().maxCoeff(), 0);
-  // Features of different signs have nothing in common.
+  // Under relu, one side of each product is 0.
   const RowMajor positive = RowMajor::Ones(70, 4), negative = -positive;
   EXPECT_EQ(linear_attention(positive, negative, positive, relu(), causal()).out.cwiseAbs().maxCoeff(), 0);
   EXPECT_EQ(linear_attention(negative, positive, positive, relu()).out.cwiseAbs().maxCoeff(), 0);
@@ -95,7 +96,7 @@ TEST(RecurrentProperties, WhoSeesNothingGetsZero) {
   EXPECT_EQ(g.query.cwiseAbs().maxCoeff() + g.key.cwiseAbs().maxCoeff() + g.value.cwiseAbs().maxCoeff(), 0);
 }
 
-/// Products of features as small as e^-80 are not numbers of float, their quotients are.
+/// Products of features as small as e^-80 underflow in float, but the ratio of the sums is an ordinary number.
 TEST(RecurrentProperties, NormalisersNearZeroAreSafe) {
   for (const Index len : {1, 20, 100}) {
     RowMajor q = RowMajor::Constant(len, 8, -60), k = RowMajor::Constant(len, 8, -50), v = RowMajor::Random(len, 16);
@@ -104,20 +105,20 @@ TEST(RecurrentProperties, NormalisersNearZeroAreSafe) {
     RowMajor mean = v;
     for (Index i = 1; i < len; ++i) mean.row(i) = v.topRows(i + 1).colwise().mean();
     EXPECT_LE((out - mean).cwiseAbs().maxCoeff(), 1e-5) << len;
-    // And large ones do not overflow.
+    // Large features do not overflow.
     for (const float large : {1e30f, 3e38f}) {
       q.setConstant(large);
       const RowMajor of_large = linear_attention(q, k, v, elu1(), causal()).out;
       EXPECT_LE((of_large - mean).cwiseAbs().maxCoeff(), 1e-5) << len << " with " << large;
     }
-    // A query all of whose features are 0 in float has no direction.
+    // A query whose features all underflow to 0 gives every key a weight of 0.
     q.setConstant(-200);
     EXPECT_EQ(linear_attention(q, k, v, elu1(), causal()).out.cwiseAbs().maxCoeff(), 0);
   }
 }
 
-/// A random feature that float does not hold is infinite, not just large.
-TEST(RecurrentProperties, KeysOfRandomFeaturesOverflowForAllToSee) {
+/// A random feature that overflows float becomes infinite instead of being clamped.
+TEST(RecurrentProperties, OverflowOfRandomFeaturesGivesNaN) {
   const Index dim = 256;
   const RowMajor k = detail::favor_vectors(4, dim, 1).matrix().topRows(1).cast<float>(), q = 0.01f * k,
                  v = RowMajor::Ones(1, 3);
@@ -128,7 +129,7 @@ TEST(RecurrentProperties, KeysOfRandomFeaturesOverflowForAllToSee) {
   }
 }
 
-/// Features made by the program, as they are, have the outputs and gradients of the map that made them.
+/// With identity(), features computed by the program give the outputs and gradients of the map that computed them.
 TEST(RecurrentProperties, IdentityTakesFeaturesOfAnyMap) {
   const Eigen::MatrixXd q = 3 * Eigen::MatrixXd::Random(70, 6), k = Eigen::MatrixXd::Random(70, 6),
                         v = Eigen::MatrixXd::Random(70, 5), grad_out = Eigen::MatrixXd::Random(70, 5);
@@ -150,7 +151,7 @@ TEST(RecurrentProperties, IdentityTakesFeaturesOfAnyMap) {
   EXPECT_LE((got.value - want.value).cwiseAbs().maxCoeff(), 1e-13);
 }
 
-/// Values are averaged: with features that are not negative an output lies between the least and the most.
+/// Outputs average values: with non-negative features they lie between the smallest and the largest value.
 TEST(RecurrentProperties, OutputsAreAverages) {
   const Inputs4 in(200);
   for (const auto& out : {linear_attention(in.q, in.k, in.v, elu1(), causal()).out,
@@ -166,7 +167,7 @@ TEST(RecurrentProperties, OutputsAreAverages) {
       }
 }
 
-/// The mean square error of weights is that of lemma 2 of Choromanski et al. at most, and not far below.
+/// The mean square error of the weights is at most that of lemma 2 of Choromanski et al., and not far below it.
 TEST(RecurrentProperties, FavorEstimatesTheSoftmax) {
   const Index dim = 16, features = 64;
   Random random(2);
@@ -188,11 +189,11 @@ TEST(RecurrentProperties, FavorEstimatesTheSoftmax) {
     EXPECT_LE(error, 1.3 * bound) << norm;
     EXPECT_GE(error, 0.3 * bound) << norm;
   }
-  // With many features the outputs are those of the softmax.
+  // With many features the outputs approach softmax attention.
   const RowMajor q = 0.5f * RowMajor::Random(30, 8), k = 0.5f * RowMajor::Random(30, 8), v = RowMajor::Random(30, 4);
   const RowMajor estimate = linear_attention(q, k, v, favor(4096, 1), causal()).out;
   EXPECT_LE((estimate - attention(q, k, v, causal()).out).cwiseAbs().maxCoeff(), 0.01f);
-  // Seeds draw others.
+  // Another seed draws other vectors.
   const RowMajor other = linear_attention(q, k, v, favor(8, 1), causal()).out,
                  another = linear_attention(q, k, v, favor(8, 2), causal()).out;
   EXPECT_GE((other - another).cwiseAbs().maxCoeff(), 1e-4f);
@@ -207,8 +208,8 @@ TEST(RecurrentProperties, FavorVectorsAreOrthogonal) {
   EXPECT_NE(m.row(0).norm(), m.row(1).norm());
 }
 
-/// Floats of 16 bits are computed with as floats and rounded once.
-TEST(RecurrentProperties, FloatsOf16Bits) {
+/// 16-bit floats are computed in float and rounded once.
+TEST(RecurrentProperties, SixteenBitFloats) {
   using Half = Eigen::Matrix<Eigen::half, Eigen::Dynamic, Eigen::Dynamic>;
   const Half q = RowMajor::Random(70, 12).cast<Eigen::half>(), k = RowMajor::Random(70, 12).cast<Eigen::half>(),
              v = RowMajor::Random(70, 5).cast<Eigen::half>();
@@ -222,8 +223,8 @@ TEST(RecurrentProperties, FloatsOf16Bits) {
   EXPECT_TRUE((gated.array() == exact_gated.cast<Eigen::half>().array()).all());
 }
 
-/// Gates and betas of one head, as vectors of either kind, and with steps between them.
-TEST(RecurrentProperties, GatesAndBetasLieAsTheyLike) {
+/// Gates and betas of one head as row vectors, column vectors and strided views.
+TEST(RecurrentProperties, GatesAndBetasMayHaveAnyLayout) {
   const Index n = 70;
   const RowMajor q = RowMajor::Random(n, 12), k = RowMajor::Random(n, 12) / 4, v = RowMajor::Random(n, 5);
   RowMajor apart = RowMajor::Random(n, 3).cwiseAbs();
@@ -241,7 +242,7 @@ TEST(RecurrentProperties, GatesAndBetasLieAsTheyLike) {
               TensorView<const float, 3>(&apart(0, 2), {1, 1, n}, {0, 0, 3}));
 }
 
-/// What was drawn is kept for each scale that a map is used with.
+/// A map keeps the vectors it has drawn for each scale it is used with.
 TEST(RecurrentProperties, OneMapServesSeveralScales) {
   const RowMajor q = RowMajor::Random(9, 6), k = RowMajor::Random(9, 6), v = RowMajor::Random(9, 4);
   const auto map = favor(8, 1);
@@ -269,13 +270,13 @@ TEST(RecurrentProperties, ExpressionsAndWorkspaces) {
   });
 }
 
-TEST(RecurrentProperties, Refusals) {
+TEST(RecurrentProperties, RefusesBadArguments) {
   const RowMajor q = RowMajor::Zero(7, 4), k = RowMajor::Zero(9, 4), v = RowMajor::Zero(9, 5), short_v(8, 5),
                  wide(9, 6);
   const Eigen::VectorXf gate = Eigen::VectorXf::Zero(9), beta = gate, short_gate = Eigen::VectorXf::Zero(8);
   expect_refused("kv_len", {"kv_len differs", "9", "8"}, [&] { linear_attention(q, k, short_v, elu1()); });
   expect_refused("head_dim", {"head_dim differs", "4", "6"}, [&] { linear_attention(wide, k, v, elu1()); });
-  expect_refused("features", {"asked for are 0"}, [] { favor(0, 1); });
+  expect_refused("features", {"features", "is 0"}, [] { favor(0, 1); });
   expect_refused("scale", {"0.5", "favor"}, [&] { linear_attention(q, k, v, elu1(), {.scale = 0.5}); });
   expect_refused("scale of favor", {"-1"}, [&] { linear_attention(q, k, v, favor(4, 1), {.scale = -1}); });
   expect_refused("lengths", {"key_lengths", "10"}, [&] { linear_attention(q, k, v, elu1(), key_lengths({10})); });
@@ -286,10 +287,12 @@ TEST(RecurrentProperties, Refusals) {
   expect_refused("q_offset", {"q_offset is 2"}, [&] { gated_attention(k, k, v, gate, {.q_offset = 2}); });
   expect_refused("gates", {"(1, 1, 8, 1)", "(1, 1, 9, 1)"}, [&] { gated_attention(k, k, v, short_gate); });
   expect_refused("gates of features", {"(1, 1, 9, 6)", "(1, 1, 9, 4)"}, [&] { gated_attention(k, k, v, wide); });
-  expect_refused("decays", {"2 decays", "1 heads"}, [&] { gated_attention(k, k, v, decay_per_head({-1, -1})); });
+  expect_refused("decays", {"2 decays", "1 key/value heads"}, [&] {
+    gated_attention(k, k, v, decay_per_head({-1, -1}));
+  });
   expect_refused("growth", {"0.5"}, [] { decay_per_head({-1, 0.5}); });
-  expect_refused("heads", {"asked for are 0"}, [] { retention_decay(0); });
-  expect_refused("gates of features for the delta rule", {"4 numbers"}, [&] { gated_delta_rule(k, k, v, k, beta); });
+  expect_refused("heads", {"heads", "is 0"}, [] { retention_decay(0); });
+  expect_refused("gates of features for the delta rule", {"4 values"}, [&] { gated_delta_rule(k, k, v, k, beta); });
   expect_refused("beta", {"beta", "(1, 1, 8, 1)"}, [&] { gated_delta_rule(k, k, v, gate, short_gate); });
   RowMajor out = RowMajor::Constant(7, 6, kUntouched);
   expect_refused("out", {"out has shape (1, 1, 7, 6)", "(1, 1, 7, 5)"},

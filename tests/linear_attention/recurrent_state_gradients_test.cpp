@@ -1,5 +1,5 @@
-// Gradients through states: a text in parts has those of the whole, and a state those of its definition. Gradients in
-// memory of the caller's.
+// Gradients through states: a sequence fed in parts has the gradients of the whole, and the gradient of a state agrees
+// with differences of the definition. Gradients in the caller's memory are tested, too.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ using T = double;
 using Tensors = std::vector<Tensor<T, 4>>;
 constexpr Index kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 7, kVDim = 9;
 
-/// A text, the gradient of its outputs, and room for gradients.
+/// A sequence, the gradient of its outputs, and memory for gradients.
 struct Text {
   explicit Text(Index len)
       : in(random, kBatch, kHeads, kKvHeads, len, len, kDim, kVDim, 0.3),
@@ -39,7 +39,7 @@ struct Text {
     return RecurrentState<T>({.batch = kBatch, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim});
   }
 
-  /// Outputs of the tokens begin .. end - 1 in form number `form`; the state goes on.
+  /// Returns the outputs of tokens begin .. end - 1 in form number `form`, and updates the state.
   Tensor<T, 4> run(int form, RecurrentState<T>& state, Index begin, Index end) const {
     const auto part = [&](const auto& t) { return t.view().slice(2, begin, end); };
     const auto x = part(q), y = part(k), z = part(v);
@@ -47,9 +47,10 @@ struct Text {
     if (form == 1) return gated_attention(state, x, y, z, part(gate)).out;
     if (form == 2) return gated_attention(state, x, y, z, part(gates)).out;
     if (form == 3) return gated_delta_rule(state, x, y, z, part(gate), part(beta)).out;
-    return linear_attention(state, x, y, z, elu1()).out;  // every key: no part of a longer text
+    return linear_attention(state, x, y, z, elu1()).out;  // not causal: every row sees every key of its call
   }
-  /// Gradients of those tokens go to the same tokens of `to`: query, key, value, gate, beta. Null states: none.
+  /// Writes the gradients of those tokens to the same tokens of `to`: query, key, value, gate, beta. If the states are
+  /// null, the call is made without a state.
   void gradients(int form, const RecurrentState<T>* before, RecurrentState<T>* grad_state, Index begin, Index end,
                  Tensors& to) const {
     const auto part = [&](auto& t) { return t.view().slice(2, begin, end); };
@@ -96,7 +97,7 @@ struct Text {
   }
 };
 
-TEST(RecurrentStateGradients, PartsHaveThoseOfTheWholeText) {
+TEST(RecurrentStateGradients, PartsHaveTheGradientsOfTheWhole) {
   const Index len = 150;
   const Text text(len);
   for (int form = 0; form < 4; ++form)
@@ -116,11 +117,11 @@ TEST(RecurrentStateGradients, PartsHaveThoseOfTheWholeText) {
       for (std::size_t i = 0; i < whole.size(); ++i)
         for (Index n = 0; n < whole[i].size(); ++n)
           ASSERT_NEAR(parts[i].data()[n], whole[i].data()[n], 1e-11 * (1 + std::abs(whole[i].data()[n])))
-              << "form " << form << ", " << ends.size() << " parts, tensor " << i << ", number " << n;
+              << "form " << form << ", " << ends.size() << " parts, tensor " << i << ", element " << n;
     }
 }
 
-/// The loss depends on the outputs and, by random numbers, on the state behind them.
+/// The loss depends on the outputs and, with random weights, on the final state.
 TEST(RecurrentStateGradients, CentralDifferences) {
   const Index len = 70;
   const Text text(len);
@@ -172,8 +173,8 @@ TEST(RecurrentStateGradients, CentralDifferences) {
   }
 }
 
-/// Keys that no row sees are in the state behind the call, and have the gradients that come from there.
-TEST(RecurrentStateGradients, KeysBehindAllRows) {
+/// Keys that no row sees are part of the final state, and have gradients from it.
+TEST(RecurrentStateGradients, KeysAfterAllRows) {
   for (const Index q_len : {0, 3}) {
     const Text text(70);
     Random random(6);
@@ -199,7 +200,7 @@ TEST(RecurrentStateGradients, KeysBehindAllRows) {
   }
 }
 
-TEST(RecurrentStateGradients, IntoMemoryOfTheCallersIsTheSame) {
+TEST(RecurrentStateGradients, IntoWritesTheSameGradients) {
   const Text text(80);
   const auto before = Text::empty_state();
   const Mods<> none;
@@ -217,7 +218,7 @@ TEST(RecurrentStateGradients, IntoMemoryOfTheCallersIsTheSame) {
   EXPECT_EQ(grad_state.sums()(1, 1, 6, 8), other_state.sums()(1, 1, 6, 8));
 }
 
-TEST(RecurrentStateGradients, Refused) {
+TEST(RecurrentStateGradients, RefusesBadArguments) {
   const Text text(5);
   auto state = Text::empty_state(), grad_state = state;
   RecurrentState<T> small({.batch = 1, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim});

@@ -1,4 +1,4 @@
-// States: texts in parts of any lengths, single tokens, sequences of a batch, beams.
+// Recurrent states: sequences fed in parts of any lengths, single tokens, ragged batches, beams.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr Index kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 16, kVDim = 20;
 
-/// The inputs of a text, and parts of them.
+/// The inputs of a sequence, and parts of them.
 template <class T>
 struct Text {
   explicit Text(Index len, std::uint64_t seed = 1)
@@ -33,7 +33,7 @@ struct Text {
   Tensor<T, 4> q, k, v, gates;
   Tensor<T, 3> gate, beta;
 
-  /// Calls form number `form` on the tokens begin .. end - 1; null state: none.
+  /// Calls form number `form` on tokens begin .. end - 1, without a state if `state` is null.
   Tensor<T, 4> run(int form, RecurrentState<T>* state, Index begin, Index end, const Options& options = {}) const {
     const auto part = [&](const auto& t) { return t.view().slice(2, begin, end); };
     const auto with = [&](const auto& call) { return call(part(q), part(k), part(v)).out; };
@@ -92,7 +92,7 @@ struct RecurrentStates : testing::Test {};
 using Scalars = testing::Types<float, double, long double>;
 TYPED_TEST_SUITE(RecurrentStates, Scalars);
 
-TYPED_TEST(RecurrentStates, PartsOfAnyLengthsAreOneText) {
+TYPED_TEST(RecurrentStates, PartsOfAnyLengthsGiveTheWholeSequence) {
   using T = TypeParam;
   const Text<T> text(150);
   for (int form = 0; form < kForms; ++form) {
@@ -111,8 +111,8 @@ TYPED_TEST(RecurrentStates, PartsOfAnyLengthsAreOneText) {
   }
 }
 
-/// Each sequence of the batch takes in its own number of tokens; what lies behind them leaves no trace.
-TYPED_TEST(RecurrentStates, PromptsOfTheirOwnLengths) {
+/// Each sequence of the batch consumes its own number of tokens; NaN in the trailing padding has no effect.
+TYPED_TEST(RecurrentStates, PromptsOfDifferentLengths) {
   using T = TypeParam;
   Text<T> text(80), other(80);
   for (Index h = 0; h < kKvHeads; ++h)
@@ -169,7 +169,7 @@ TEST(RecurrentState, CopyResetAndReorder) {
   EXPECT_EQ(largest_difference<float>(text.run(0, &one, 0, 10), text.run(0, nullptr, 0, 10)), 0);
 }
 
-/// The state has what it says: sums of features times values, and of features.
+/// The state holds the sums of features times values, and of features.
 TEST(RecurrentState, HoldsSums) {
   RecurrentState<double> state({.features = 2, .v_dim = 1});
   const Eigen::MatrixXd k{{1, 2}, {3, 0}}, v{{5}, {7}};
@@ -180,8 +180,8 @@ TEST(RecurrentState, HoldsSums) {
   EXPECT_EQ(state.bytes() % 64, 0);
 }
 
-/// Before all keys, among them, behind them, or nowhere: a state takes in all keys, of one segment or of several.
-TEST(RecurrentState, TakesInAllKeysWhereverTheRowsStand) {
+/// A state consumes all keys of one or several segments, with rows before, among or after them, or without rows.
+TEST(RecurrentState, ConsumesAllKeysForRowsAtAnyPosition) {
   Random random(3);
   for (const Index kv_len : {5, 130, 2500}) {
     const Recurrent in(random, 1, 2, 1, 70, kv_len, 4, 3);
@@ -208,7 +208,7 @@ TEST(RecurrentState, TakesInAllKeysWhereverTheRowsStand) {
   }
 }
 
-/// Steps take wide values some vectors at a time, and then one by one.
+/// Steps process wide values several vectors at a time, and the remaining vectors one at a time.
 TEST(RecurrentState, SingleTokensOfWideValues) {
   for (const Index v_dim : {31, 64, 128, 150, 272})
     for (const Isa isa : instruction_sets()) {
@@ -235,8 +235,8 @@ TEST(RecurrentState, SingleTokensOfWideValues) {
     }
 }
 
-/// A token takes no memory, whatever went before, and with a workspace nothing that lasts is allocated.
-TEST(RecurrentState, ATokenTakesTheSameMemoryAlways) {
+/// A token takes the same memory after any number of tokens.
+TEST(RecurrentState, MemoryPerTokenIsConstant) {
   const Text<float> text(130);
   for (int form = 0; form < kForms; ++form) {
     auto state = empty_state<float>();
@@ -249,9 +249,9 @@ TEST(RecurrentState, ATokenTakesTheSameMemoryAlways) {
   }
 }
 
-/// Whatever allocation fails, the gradient of a state is handed on whole or not at all.
-TEST(RecurrentState, GradientsThatRunOutOfMemoryLeaveThatOfTheState) {
-  if (!memory_can_run_out()) GTEST_SKIP() << "the heap is the sanitizer's";
+/// If any allocation fails, the gradient of the state is left unchanged.
+TEST(RecurrentState, FailedAllocationsLeaveTheGradientOfTheStateUnchanged) {
+  if (!memory_can_run_out()) GTEST_SKIP() << "sanitizers replace the heap, so allocations cannot be made to fail";
   const Text<float> text(200);
   const auto before = empty_state<float>();
   auto grad_state = empty_state<float>();
@@ -283,11 +283,11 @@ TEST(RecurrentState, GradientsThatRunOutOfMemoryLeaveThatOfTheState) {
   }
 }
 
-TEST(RecurrentState, Refusals) {
+TEST(RecurrentState, RefusesBadArguments) {
   expect_refused("sizes", {"features 0", "batch 1"}, [] { RecurrentState<float> s({.batch = 1, .features = 0}); });
   auto state = empty_state<float>();
-  expect_refused("reorder", {"3 numbers", "2 sequences"}, [&] { state.reorder({0, 1, 0}); });
-  expect_refused("reorder", {"sequence 2", "there are 2"}, [&] { state.reorder({0, 2}); });
+  expect_refused("reorder", {"3 indices", "2 sequences"}, [&] { state.reorder({0, 1, 0}); });
+  expect_refused("reorder", {"sequence 2", "batch is 2"}, [&] { state.reorder({0, 2}); });
   expect_refused("reset", {"sequence -1"}, [&] { state.reset(-1); });
   const Text<float> text(4);
   RecurrentState<float> other({.batch = kBatch, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim + 1});

@@ -1,5 +1,5 @@
-// Runs of more than a segment: the same bits for any number of threads, also where several share a head, and what the
-// definition gives.
+// Sequences of several segments: the same bits for any number of threads, even if several threads share a head, and
+// agreement with the definition.
 #include <cstring>
 #include <functional>
 #include <string>
@@ -13,7 +13,7 @@
 namespace attn::test {
 namespace {
 
-/// Inputs of all forms; keys are short, as the delta rule needs them.
+/// Inputs of all forms. Keys have small norms, as the delta rule requires.
 template <class T>
 struct LongText {
   Tensor<T, 4> q, k, v, gates;
@@ -37,7 +37,7 @@ struct LongText {
   }
 };
 
-/// A form of recurrence: the chunks, and the definition.
+/// A recurrent form: computed in chunks, and by definition.
 template <class T>
 struct LongForm {
   std::string name;
@@ -65,7 +65,7 @@ std::vector<LongForm<T>> gated_forms(const std::string& name, const M& mods) {
            [=](const X& x, const O& o) { return naive_gated_delta_rule(x.q, x.k, x.v, x.gate, x.beta, mods, o).out; }}};
 }
 
-/// Sizes with the forms that suit them.
+/// Sizes of a call; forms_of() gives the forms that they allow.
 struct LongCase {
   Index batch, heads, kv_heads, q_len, kv_len, dim, v_dim;
 };
@@ -80,7 +80,7 @@ std::vector<LongForm<T>> forms_of(const LongCase& s) {
   forms.push_back(linear<T>("elu1 lengths", elu1(), key_lengths(lengths)));
   forms.push_back(linear<T>("elu1 causal lengths", elu1(), causal() | key_lengths(lengths)));
   if (s.q_len > s.kv_len) return forms;
-  // One document of several segments between two of one.
+  // A document of several segments between two short ones.
   const auto cut = documents_at({0, s.kv_len / 9, s.kv_len - 37, s.kv_len});
   forms.push_back(linear<T>("elu1 documents", elu1(), cut));
   forms.push_back(linear<T>("elu1 causal documents", elu1(), causal() | cut));
@@ -100,7 +100,7 @@ bool same_bits(const Tensor<T, 4>& a, const Tensor<T, 4>& b) {
   return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0;
 }
 
-TEST(Segments, ThreadsChangeNoBit) {
+TEST(Segments, ThreadsDoNotChangeResults) {
   for (const LongCase& s : kCases) {
     const LongText<float> x(s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.dim, s.v_dim);
     for (const LongForm<float>& form : forms_of<float>(s)) {
@@ -110,7 +110,7 @@ TEST(Segments, ThreadsChangeNoBit) {
             << form.name << " N=" << s.q_len << " M=" << s.kv_len << " on " << workers;
     }
   }
-  // More tokens than the most segments of the usual length have.
+  // More tokens than fit into the maximum number of segments of the usual length.
   const LongText<float> x(1, 1, 1, 40000, 40000, 3, 2);
   for (const auto& form : {linear<float>("elu1", elu1(), Mods<>()), linear<float>("elu1 causal", elu1(), causal())})
     EXPECT_TRUE(same_bits(form.chunks(x, {.executor = serial()}), form.chunks(x, {.executor = eager_threads(3)})));
@@ -144,7 +144,7 @@ TEST(Segments, AgreeWithTheDefinition) {
   }
 }
 
-/// The state behind a call does not depend on threads either, and is that of calls over parts, but for rounding.
+/// The final state does not depend on threads either, and equals that of calls over parts up to rounding.
 TEST(Segments, LeaveTheSameState) {
   const LongText<float> x(1, 2, 1, 2700, 2700, 12, 9);
   const auto check = [&](const char* name, const auto& call) {
@@ -177,7 +177,7 @@ TEST(Segments, LeaveTheSameState) {
 }
 
 /// NaN in a key of a later segment, and of a later chunk of the same one, reaches no earlier row.
-TEST(Segments, PoisonGoesForward) {
+TEST(Segments, NaNReachesNoEarlierRow) {
   const Index n = 2300, bad = 1500;
   const LongText<float> clean(1, 1, 1, n, n, 6, 6);
   LongText<float> poisoned = clean;
@@ -190,7 +190,7 @@ TEST(Segments, PoisonGoesForward) {
     }
 }
 
-TEST(Segments, WorkInExactlyTheWorkspaceTheyAskFor) {
+TEST(Segments, NeedExactlyTheReportedWorkspace) {
   const LongText<float> x(1, 1, 1, 3000, 3000, 10, 7);
   for (const int workers : {1, 3}) {
     Options options{.executor = eager_threads(workers)};
@@ -206,8 +206,8 @@ TEST(Segments, WorkInExactlyTheWorkspaceTheyAskFor) {
   }
 }
 
-// No row sees the keys behind the last one, but a state goes on to them.
-TEST(Segments, AStateTakesKeysBehindAllRowsInTheSameWorkspace) {
+// No row sees the keys after the last row, but the state still consumes them.
+TEST(Segments, AStateConsumesKeysAfterAllRowsInTheSameWorkspace) {
   const LongText<float> x(1, 1, 1, 64, 4096, 10, 7);
   for (const int workers : {1, 3}) {
     Options options{.q_offset = 0, .executor = eager_threads(workers)};
@@ -222,8 +222,8 @@ TEST(Segments, AStateTakesKeysBehindAllRowsInTheSameWorkspace) {
   }
 }
 
-// As in a text of one segment, and as in parts over a state.
-TEST(Segments, AGateThatForgetsAllForgetsNaN) {
+// A gate of 0 erases an earlier NaN, as it does in a sequence of one segment or in one fed in parts.
+TEST(Segments, AZeroGateErasesNaN) {
   LongText<float> x(1, 1, 1, 3000, 3000, 10, 7);
   constexpr Index kForgets = 1500;
   x.v(0, 0, 10, 3) = std::numeric_limits<float>::quiet_NaN();

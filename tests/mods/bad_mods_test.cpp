@@ -1,5 +1,5 @@
-// Every wrong mod throws std::invalid_argument when it is made, or in the call that it does not fit, and says the
-// numbers.
+// Every invalid mod throws std::invalid_argument, on construction or in a call that it does not fit, with the values in
+// the message.
 #include <limits>
 
 #include "support/refused.h"
@@ -13,7 +13,7 @@ TEST(BadMods, KeyLengths) {
   expect_all_refuse("none", {"0", "2"}, kQ, kK, kV, key_lengths(std::vector<int>{}));
   expect_all_refuse("negative", {"-1", "17"}, kQ, kK, kV, key_lengths({3, -1}));
   expect_all_refuse("too long", {"18", "17"}, kQ, kK, kV, key_lengths({18, 3}));
-  expect_all_refuse("behind another mod", {"18", "17"}, kQ, kK, kV, causal() | softcap(3) | key_lengths({18, 3}));
+  expect_all_refuse("after another mod", {"18", "17"}, kQ, kK, kV, causal() | softcap(3) | key_lengths({18, 3}));
 }
 
 TEST(BadMods, TensorsThatDoNotBroadcast) {
@@ -38,7 +38,7 @@ TEST(BadMods, TensorsThatDoNotBroadcast) {
   refuse(Shape<4>{2, 6, 11, 16});
 }
 
-TEST(BadMods, TensorsOfKeys) {
+TEST(BadMods, KeyTensors) {
   const auto refuse = [&](const auto& shape) {
     constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
     const Tensor<bool, Rank> mask(shape);
@@ -49,15 +49,15 @@ TEST(BadMods, TensorsOfKeys) {
   refuse(Shape<1>{2});
   refuse(Shape<1>{1});
   refuse(Shape<2>{17, 2});
-  refuse(Shape<2>{11, 17});  // it is not (q_len, kv_len)
+  refuse(Shape<2>{11, 17});  // a key tensor does not have the shape (q_len, kv_len)
   refuse(Shape<2>{2, 1});
   refuse(Shape<2>{3, 17});
   refuse(Shape<2>{0, 17});
   refuse(Shape<4>{2, 1, 1, 17});
 }
 
-// A mask of keys in the words of PyTorch: the message names what it is called here.
-TEST(BadMods, KeysTakenForPairs) {
+// A key mask passed as PyTorch's key_padding_mask: the message names the mod for it.
+TEST(BadMods, KeyMasksPassedAsPairMasks) {
   const Tensor<bool, 2> keys({2, 17}), other({3, 17});
   expect_all_refuse("drop", {"(2, 17)", "attn::padding(tensor)"}, kQ, kK, kV, drop(keys));
   expect_all_refuse("keep", {"(2, 17)", "attn::keep_keys(tensor)"}, kQ, kK, kV, keep(keys));
@@ -78,7 +78,7 @@ TEST(BadMods, KeyRanges) {
   expect_all_refuse("backwards", {"begin[1] = 9", "end[1] = 8"}, kQ, kK, kV, key_ranges({3, 9}, {5, 8}));
 }
 
-TEST(BadMods, NumbersOfMods) {
+TEST(BadMods, ParametersOfMods) {
   expect_refused("window", {"-1", "5"}, [] { sliding_window(-1, 5); });
   expect_refused("window", {"5", "-2"}, [] { sliding_window(5, -2); });
   expect_refused("softcap 0", {"0"}, [] { softcap(0); });
@@ -113,7 +113,7 @@ TEST(BadMods, Documents) {
                     documents_at({0, 5, 12}));
   expect_all_refuse("queries after offsets", {"documents_at", "7", "17", "offsets", "16"}, kQ, kK, kV,
                     documents_at({0, 5, 17}), {.q_offset = 7});
-  expect_refused("no offsets", {"none"}, [] { documents_at(std::vector<int>{}); });
+  expect_refused("no offsets", {"no offsets"}, [] { documents_at(std::vector<int>{}); });
   expect_refused("not from 0", {"2"}, [] { documents_at({2, 5}); });
   expect_refused("equal", {"5 after 5"}, [] { documents_at({0, 5, 5, 9}); });
   expect_refused("decreasing", {"4 after 5"}, [] { documents_at({0, 5, 4}); });
@@ -122,8 +122,8 @@ TEST(BadMods, Documents) {
   expect_refused("more than memory", {"281474976710656"}, [] { documents_at({0, Index(1) << 48}); });
 }
 
-// As many batch elements as queries: rows of a matrix may be either, and nobody is asked to guess.
-TEST(BadMods, MatricesThatFitInTwoWays) {
+// With as many batch elements as queries, the rows of a matrix could mean either, so it is refused.
+TEST(BadMods, AmbiguousMatrices) {
   const Shape<4> q{3, 2, 3, 4}, k{3, 2, 5, 4};
   const Tensor<bool, 2> matrix({3, 5}), one({1, 5});
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> of_eigen = Eigen::Array<bool, 3, 5>::Zero();
@@ -140,18 +140,18 @@ TEST(BadMods, MatricesThatFitInTwoWays) {
   served(x, y, keep_keys(matrix));
   served(x, y, padding(of_eigen));
   served(x, y, keep(one));       // for all queries of all batch elements
-  served(other, y, keep(wide));  // of other sizes, it is as in PyTorch
+  served(other, y, keep(wide));  // unambiguous, and read as in PyTorch
   const Tensor<float, 2> added({3, 5});
   served(x, y, bias(added));
   const Eigen::MatrixXf m(5, 4);
   const Eigen::Array<bool, 5, 5> square = Eigen::Array<bool, 5, 5>::Constant(true);
-  served(m, m, keep(square));  // a single text has no batch to be taken for queries
-  // One batch element and one query: both ways say the same.
+  served(m, m, keep(square));  // a single sequence has no batch
+  // With one batch element and one query, both readings agree.
   const Tensor<bool, 2> row({1, 5});
   served(tensor({1, 2, 1, 4}), tensor({1, 2, 5, 4}), drop(row));
 }
 
-TEST(BadMods, NumbersOfSparseMasks) {
+TEST(BadMods, SparseMasks) {
   expect_refused("stride", {"0"}, [] { strided_sparse(0); });
   expect_refused("block", {"0", "1"}, [] { fixed_sparse(0, 1); });
   expect_refused("summary", {"4", "5"}, [] { fixed_sparse(4, 5); });
@@ -164,8 +164,8 @@ TEST(BadMods, NumbersOfSparseMasks) {
   expect_refused("block size", {"0", "4"}, [&] { block_sparse(map, 0, 4); });
   expect_refused("block size", {"4", "-1"}, [&] { block_sparse(map, 4, -1); });
   expect_all_refuse("map", {"(3, 3)", "(2, 6, 3, 5)"}, kQ, kK, kV, block_sparse(map, 4, 4));
-  expect_refused("parent after", {"parents[1]", "= 1"}, [] { tree({-1, 1}); });
-  expect_refused("parent far before", {"parents[0]", "-2"}, [] { tree({-2}); });
+  expect_refused("parent after", {"parents[1]", "is 1"}, [] { tree({-1, 1}); });
+  expect_refused("parent far before", {"parents[0]", "is -2"}, [] { tree({-2}); });
   expect_all_refuse("tree", {"3", "11"}, kQ, kK, kV, tree({-1, 0, 1}));
   expect_all_refuse("tree of more nodes than keys", {"11", "7"}, kQ, {2, 3, 7, 7}, {2, 3, 7, 19},
                     tree(std::vector<int>(11, -1)));
@@ -199,7 +199,7 @@ TEST(BadMods, Grids) {
   expect_all_refuse("lists of spans", {"3 lists", "2"}, kQ, kK, kV, bidirectional_spans(three));
 }
 
-TEST(BadMods, ChosenKeys) {
+TEST(BadMods, SelectedKeys) {
   const auto refuse = [&](const auto& shape) {
     constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
     Shape<4> all{1, 1, 1, 1};
@@ -220,21 +220,21 @@ TEST(BadMods, ChosenKeys) {
   using Lists = std::vector<std::vector<int>>;
   using Numbers = std::vector<int>;
   expect_refused("offsets that fall", {"select: offsets[2] is 3 after 5"}, [] { select({0, 5, 3}, {1, 2, 3}); });
-  expect_refused("not from 0", {"offsets[0] is 1"}, [] { select({1, 2}, {1, 2}); });
+  expect_refused("not from 0", {"offsets[0] must be 0", "is 1"}, [] { select({1, 2}, {1, 2}); });
   expect_refused("too many indices", {"the last offset is 2", "3 indices"}, [] { select({0, 1, 2}, {1, 2, 3}); });
   expect_refused("too few indices", {"the last offset is 4", "3 indices"}, [] { select({0, 1, 4}, {1, 2, 3}); });
-  expect_refused("below 0", {"indices[1] is -1"}, [] { select({0, 2}, {1, -1}); });
-  expect_refused("below 0", {"indices[2] is -7"}, [] { select(Lists{{1, 3}, {-7}}); });
+  expect_refused("below 0", {"indices[1]", "is -1"}, [] { select({0, 2}, {1, -1}); });
+  expect_refused("below 0", {"indices[2]", "is -7"}, [] { select(Lists{{1, 3}, {-7}}); });
   expect_refused("no offsets", {"offsets have shape (0)"}, [] { select(Numbers{}, Numbers{}); });
   expect_refused("offsets of rank 4", {"(1, 1, 1, 2)"}, [] { select(Tensor<int, 4>({1, 1, 1, 2}), Numbers{}); });
   expect_refused("indices of rank 2", {"(2, 3)"}, [] { select(Numbers{0, 6}, Tensor<int, 2>({2, 3})); });
   Tensor<int, 2> gap({2, 2});
   gap(0, 1) = 1, gap(1, 0) = 2, gap(1, 1) = 3;
-  expect_refused("a gap between heads", {"offsets[2] is 2", "at 1"}, [&] { select(gap, Numbers{1, 2, 3}); });
+  expect_refused("a gap between heads", {"offsets[2] must be 1", "is 2"}, [&] { select(gap, Numbers{1, 2, 3}); });
   expect_refused("heads unlike", {"2 lists", "1"}, [] { select(std::vector<Lists>{{{1}, {2}}, {{3}}}); });
   expect_all_refuse("too few lists", {"lists for (1, 1, 2)", "(2, 6 or 3, 11)"}, kQ, kK, kV, select({0, 1, 1}, {3}));
   expect_all_refuse("too many heads", {"lists for (1, 4, 1)"}, kQ, kK, kV, select(std::vector<Lists>(4, Lists{{1}})));
-  expect_all_refuse("no such key", {"select: an index is 17", "17 keys"}, kQ, kK, kV, select(Lists{{1, 17, 2}}));
+  expect_all_refuse("no such key", {"select: index 17", "17 keys"}, kQ, kK, kV, select(Lists{{1, 17, 2}}));
   Tensor<float, 1> values({2}), three({3});
   expect_refused("offsets", {"edge_bias: the last offset is 3", "2 indices"}, [&] {
     edge_bias(Numbers{0, 3}, Numbers{1, 2}, values);
@@ -246,8 +246,10 @@ TEST(BadMods, ChosenKeys) {
   expect_all_refuse("gradient", {"edge_bias", "(3)", "(2)"}, kQ, kK, kV,
                     edge_bias(Numbers{0, 2}, Numbers{1, 2}, values, three));
   const auto q = tensor(kQ), k = tensor(kK);
-  expect_refused("blocks", {"0 queries x 4"}, [&] { top_k_blocks(q, k, {.block_q = 0, .block_kv = 4}); });
-  expect_refused("blocks", {"4 queries x -1"}, [&] { top_k_blocks(q, k, {.block_q = 4, .block_kv = -1}); });
+  expect_refused("blocks", {"block_q is 0", "block_kv is 4"},
+                 [&] { top_k_blocks(q, k, {.block_q = 0, .block_kv = 4}); });
+  expect_refused("blocks", {"block_q is 4", "block_kv is -1"},
+                 [&] { top_k_blocks(q, k, {.block_q = 4, .block_kv = -1}); });
   expect_refused("count", {"-1"}, [&] { top_k_blocks(q, k, {.count = -1}); });
   expect_refused("sizes", {"head_dim", "7"}, [&] { top_k_blocks(q, tensor({2, 3, 17, 8})); });
 }
@@ -256,7 +258,7 @@ TEST(BadMods, BlockMasks) {
   expect_refused("negative", {"-1", "17"}, [] { block_mask(causal(), -1, 17); });
   expect_refused("negative batch", {"-2"}, [] { block_mask(causal(), 11, 17, {}, -2); });
   expect_refused("no heads", {"heads 0"}, [] { block_mask(causal(), 11, 17, {}, 1, 0); });
-  // Also where there are no pairs at all.
+  // Refused even without any pairs.
   expect_refused("batch and heads", {"1099511627776"},
                  [] { block_mask(full(), 0, 5, {}, Index(1) << 40, Index(1) << 40); });
   expect_refused("batch and rows", {"4611686018427387904"}, [] { block_mask(full(), Index(1) << 62, 0, {}, 16); });
@@ -271,15 +273,15 @@ TEST(BadMods, BlockMasks) {
   expect_all_refuse("heads", {"3", "6"}, kQ, kK, kV, block_mask(causal(), 11, 17, {}, 1, 3));
 }
 
-TEST(BadMods, ABatchOfNothingIsTakenByAll) {
+TEST(BadMods, EmptyBatchesAreAccepted) {
   const auto none = tensor({0, 6, 11, 13}), keys = tensor({0, 3, 17, 13}), values = tensor({0, 3, 17, 19});
   const auto mask = block_mask(causal(), 11, 17, {}, 0, 6);
   EXPECT_EQ(attention(none, keys, values, mask).out.dim(0), 0);
   EXPECT_EQ(naive_attention(none, keys, values, mask).out.dim(0), 0);
-  expect_all_refuse("a batch of some", {"batch 0", "has 2"}, kQ, kK, kV, mask);
+  expect_all_refuse("a batch of some", {"batch 0", "has batch 2"}, kQ, kK, kV, mask);
 }
 
-TEST(BadMods, NumbersOfScores) {
+TEST(BadMods, ScoreMods) {
   expect_refused("temperature", {"0"}, [] { temperature({1, 0}); });
   expect_refused("temperature", {"-1"}, [] { temperature({-1}); });
   expect_refused("temperature", {"inf"}, [] { temperature({std::numeric_limits<double>::infinity()}); });

@@ -1,4 +1,4 @@
-// dropout(): which pairs it drops, and that every path drops the same. Sweeps have it among all mods.
+// dropout(): which pairs it drops, and that every path drops the same ones. The sweeps include it among all mods.
 #include <map>
 
 #include "attn/attn.h"
@@ -12,8 +12,8 @@ namespace {
 
 std::uint32_t word(const Position& p, std::uint64_t seed) { return dropout_word(seed, p.batch, p.head, p.q, p.kv); }
 
-// Known answers of the authors of Threefry: for zeros, for ones, and for digits of pi.
-TEST(Dropout, GeneratorGivesItsAuthorsAnswers) {
+// Known-answer vectors of Threefry's authors: for zeros, ones and digits of pi.
+TEST(Dropout, GeneratorMatchesKnownAnswers) {
   const struct {
     FourWords counter, key, with_13_rounds, with_20_rounds;
   } known[] = {{{0, 0, 0, 0},
@@ -37,7 +37,7 @@ TEST(Dropout, GeneratorGivesItsAuthorsAnswers) {
   }
 }
 
-TEST(Dropout, PositionsCountWithAllTheirBits) {
+TEST(Dropout, AllBitsOfPositionsMatter) {
   constexpr Index kFar = Index(1) << 40, kEdge = Index(1) << 32;
   for (const std::uint64_t seed : {std::uint64_t(1), std::uint64_t(1) << 32, ~std::uint64_t(0)})
     for (const Index q : {Index(-3), Index(0), kEdge - 1, kEdge, kFar})
@@ -47,8 +47,8 @@ TEST(Dropout, PositionsCountWithAllTheirBits) {
       }
 }
 
-// Queries and keys on both sides of 2^32, where a tile's positions take another upper word, and negative ones.
-TEST(Dropout, TilesMayLieAnywhere) {
+// Query positions just below and above ±2^32, where the upper word changes within a tile, and negative ones.
+TEST(Dropout, TilesMayCrossWordBoundaries) {
   Random random(1);
   Arguments<float> a(Inputs({1, 1, 1, 70, 9, 4, 3}, random));
   for (const Index first : {(Index(1) << 32) - 30, -(Index(1) << 32) - 30, Index(-20)})
@@ -60,13 +60,12 @@ TEST(Dropout, TilesMayLieAnywhere) {
     }
 }
 
-/// The statistics of a generator: word(position, seed).
+/// A generator to test: word(position, seed).
 using Generator = std::function<std::uint32_t(const Position&, std::uint64_t seed)>;
-constexpr Index kSide = 512;  // all pairs of so many queries and keys are looked at
+constexpr Index kSide = 512;  // statistics cover all pairs of kSide queries and keys
 constexpr double kPairs = static_cast<double>(kSide) * kSide;
 
-/// How far a sum of squares over `cells` equally likely ones, of which `counts` tell how often each came, lies from its
-/// mean, in standard deviations (Pearson's chi-squared).
+/// Deviation of Pearson's chi-squared of `counts`, over equally likely cells, from its mean, in standard deviations.
 double deviation(const std::vector<int>& counts) {
   double total = 0, sum = 0;
   for (int c : counts) total += c;
@@ -75,7 +74,7 @@ double deviation(const std::vector<int>& counts) {
   return (sum - freedom) / std::sqrt(2 * freedom);
 }
 
-/// The largest of them for any eight neighbouring bits of the words.
+/// The largest such deviation over windows of eight neighbouring bits of the words.
 double worst_bits(const Generator& random, std::uint64_t seed) {
   double worst = 0;
   for (int shift = 0; shift <= 24; shift += 4) {
@@ -87,7 +86,8 @@ double worst_bits(const Generator& random, std::uint64_t seed) {
   return worst;
 }
 
-/// The same for the upper four bits of a word and of the one that lies `by` farther, with another seed.
+/// The same for the joint distribution of the upper four bits of a word and of the word at distance `by` under another
+/// seed.
 double dependence(const Generator& random, std::uint64_t seed, const Position& by, std::uint64_t other_seed) {
   std::vector<int> counts(256);
   for (Index q = 0; q < kSide; ++q)
@@ -109,8 +109,8 @@ double worst_dependence(const Generator& random, std::uint64_t seed) {
   return worst;
 }
 
-/// How often a row, or a column, of kSide pairs keeps so many of them: the variance, over that of the binomial
-/// distribution, in standard deviations of such a ratio.
+/// Compares the variance of the number of kept pairs per row, or column, of kSide pairs with the binomial variance.
+/// Returns how far their ratio is from 1, in standard deviations of the ratio.
 double spread(const Generator& random, std::uint64_t seed, bool rows) {
   double sum = 0;
   for (Index a = 0; a < kSide; ++a) {
@@ -122,7 +122,8 @@ double spread(const Generator& random, std::uint64_t seed, bool rows) {
   return std::abs(sum / kSide / (0.75 * 0.25 * kSide) - 1) / std::sqrt(2.0 / kSide);
 }
 
-// The seeds are fixed, so these do not fail by chance: what chance gives stays below four standard deviations here.
+// The seeds are fixed, so these tests do not fail by chance: with them all deviations are below four standard
+// deviations.
 constexpr double kMost = 4.5;
 
 TEST(Dropout, WordsAreUniform) {
@@ -131,11 +132,11 @@ TEST(Dropout, WordsAreUniform) {
 TEST(Dropout, WordsAreIndependent) {
   for (const std::uint64_t seed : {0u, 12345u}) EXPECT_LT(worst_dependence(word, seed), kMost) << seed;
 }
-TEST(Dropout, RowsAndColumnsKeepAsManyAsChanceDoes) {
+TEST(Dropout, KeptPairsPerRowAndColumnAreBinomial) {
   for (const bool rows : {true, false})
     for (const std::uint64_t seed : {0u, 7u, 12345u}) EXPECT_LT(spread(word, seed, rows), kMost) << seed;
 }
-TEST(Dropout, TheStatisticsTellBadGenerators) {
+TEST(Dropout, TheStatisticsRejectBadGenerators) {
   const Generator by_column =
                       [](const Position&p, std::uint64_t seed) {
                         return word({0, 0, 0, p.kv}, seed);
@@ -151,7 +152,7 @@ TEST(Dropout, TheStatisticsTellBadGenerators) {
   EXPECT_GT(worst_dependence([](const Position& p, std::uint64_t s) { return word(p, s / 4); }, 0), 100);
 }
 
-TEST(Dropout, KeepsTheShareItIsAskedTo) {
+TEST(Dropout, KeepsTheRequestedFraction) {
   for (const double p : {0.001, 0.1, 0.5, 0.9, 0.999}) {
     double kept = 0;
     for (Index q = 0; q < kSide; ++q)
@@ -184,7 +185,7 @@ bool equal(const A& a, const B& b) {
   return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.size(), b.data());
 }
 
-TYPED_TEST(DropoutCall, OfNothingAndOfAll) {
+TYPED_TEST(DropoutCall, ProbabilitiesZeroAndOne) {
   const auto plain = this->call(causal()), none = this->call(causal() | dropout(0, 5)),
              some = this->call(causal() | dropout(0.5, 5)), all = this->call(causal() | dropout(1, 5));
   EXPECT_TRUE(equal(none.out, plain.out));
@@ -198,15 +199,15 @@ TYPED_TEST(DropoutCall, OfNothingAndOfAll) {
   EXPECT_TRUE(equal(of_none.query, of_plain.query) && equal(of_none.key, of_plain.key));
 }
 
-TYPED_TEST(DropoutCall, SeedsDifferAndRepeat) {
+TYPED_TEST(DropoutCall, SeedsDetermineResults) {
   const auto one = this->call(dropout(0.3, 1)), again = this->call(dropout(0.3, 1), {.executor = eager_threads(3)}),
              two = this->call(dropout(0.3, 2));
   EXPECT_TRUE(equal(one.out, again.out));
   EXPECT_FALSE(equal(one.out, two.out));
 }
 
-/// Weights of the definition are 0 or those of a call without dropout times 1 / (1 - p).
-TYPED_TEST(DropoutCall, WeightsAreThoseOfTheProductOfAllFactors) {
+/// Naive weights are those of a call without dropout times the product of all factors, each 0 or 1 / (1 - p).
+TYPED_TEST(DropoutCall, FactorsOfSeveralDropoutsMultiply) {
   const auto weights = [&](const auto& mods) {
     return naive_attention(this->a_.q.cview(), this->a_.k.cview(), this->a_.v.cview(), mods).weights;
   };
@@ -223,7 +224,7 @@ TYPED_TEST(DropoutCall, WeightsAreThoseOfTheProductOfAllFactors) {
   EXPECT_NEAR(seen[1], 0.4 * 2 * 4 * 70 * 150, 700);
 }
 
-// A prompt, tokens one at a time and drafts go over a cache in tiles, single queries and pages.
+// Calls over caches process prompts in tiles, and tokens and drafts as single queries, over contiguous and paged keys.
 TYPED_TEST(DropoutCall, CachesDropTheSamePairs) {
   using T = TypeParam;
   const auto mods = causal() | dropout(0.4, 6);
@@ -248,8 +249,8 @@ TYPED_TEST(DropoutCall, CachesDropTheSamePairs) {
   }
 }
 
-// The keys of a window begin anywhere in the fours that share a counter.
-TYPED_TEST(DropoutCall, WindowsOfSingleQueriesMayBeginAnywhere) {
+// Four keys share a counter, and a window may begin at any of them.
+TYPED_TEST(DropoutCall, WindowsMayBeginAtAnyKey) {
   for (const Index window : {0, 1, 2, 3, 4, 37, 66, 129})
     for (Isa isa : instruction_sets()) {
       const auto mods = sliding_window(window) | dropout(0.5, 8);
@@ -261,7 +262,7 @@ TYPED_TEST(DropoutCall, WindowsOfSingleQueriesMayBeginAnywhere) {
     }
 }
 
-// Several steps of keys, and splits of them that are merged.
+// Several steps of keys, and splits whose results are merged.
 TYPED_TEST(DropoutCall, ManyKeysOfOneQuery) {
   Random random(9);
   Arguments<TypeParam> a(Inputs({1, 2, 1, 1, 5003, 8, 8}, random));
@@ -276,7 +277,7 @@ TYPED_TEST(DropoutCall, ManyKeysOfOneQuery) {
     }
 }
 
-// Passes over groups of tokens number these anew.
+// Passes over groups of tokens renumber the tokens within each group.
 TYPED_TEST(DropoutCall, PassesDropTheSamePairs) {
   const auto compare = [&](auto mask) {
     mask.grouping.always = true;
@@ -296,7 +297,7 @@ TYPED_TEST(DropoutCall, PassesDropTheSamePairs) {
   compare(dilated(6, 5, 2));
 }
 
-TEST(Dropout, IsRefusedUnlessItIsAProbability) {
+TEST(Dropout, RefusesValuesOutsideZeroToOne) {
   expect_refused("negative", {"dropout", "-0.1"}, [] { dropout(-0.1, 1); });
   expect_refused("above 1", {"dropout", "1.5"}, [] { dropout(1.5, 1); });
   expect_refused("NaN", {"dropout", "nan"}, [] { dropout(std::numeric_limits<double>::quiet_NaN(), 1); });

@@ -1,5 +1,5 @@
-// Masks that gather keys: all paths on sizes where they do, what lies outside of the lists, and work in proportion to
-// the pairs.
+// Masks that gather keys: all paths at sizes that gather, no leaks from keys outside the lists, and work in proportion
+// to the kept pairs.
 #include "support/executors.h"
 #include "support/grouped_rows.h"
 #include "support/mod_table.h"
@@ -8,7 +8,7 @@
 namespace attn::test {
 namespace {
 
-/// Whole grids: queries and keys are the same tokens.
+/// Draws calls over whole grids: queries and keys are the same tokens.
 template <class T>
 Drawn<T> draw_tokens(Index tokens, Random& random) {
   const Index kv_heads = random.integer(1, 2);
@@ -64,7 +64,7 @@ TYPED_TEST(Gathered, ListsOfAnyLength) {
       auto drawn = Drawn<TypeParam>::draw(s, random);
       const Setting setting{s, drawn.numbers, random};
       const auto rows = select_rows(setting);
-      for (std::size_t i = 2; i < 4; ++i) {  // those in compressed rows
+      for (std::size_t i = 2; i < 4; ++i) {  // the lists in compressed rows
         expect_right(drawn, rows[i]);
         expect_right(drawn, sink_rows(setting)[0] | rows[i] |
                                 mask("causal", causal(), [](const Pair& p) { return p.kv <= p.q; })[0] |
@@ -74,14 +74,14 @@ TYPED_TEST(Gathered, ListsOfAnyLength) {
     }
 }
 
-/// Lists of `n` of the keys for each query, of so many heads.
+/// Returns lists of `n` random keys for each query of each head.
 Tensor<Index, 3> draw_lists(Index heads, Index q_len, Index n, Index kv_len, Random& random) {
   Tensor<Index, 3> lists({heads, q_len, n});
   for (Index i = 0; i < lists.size(); ++i) lists.data()[i] = random.integer(0, kv_len - 1);
   return lists;
 }
 
-/// The keys that a query of head 0 keeps, by what the weights of the definition are.
+/// The keys that a query of head 0 keeps, by the predicate of `mods`.
 template <class M>
 std::vector<bool> kept_by(const M& mods, Index q_len, Index kv_len, Index row) {
   Problem p;
@@ -92,7 +92,7 @@ std::vector<bool> kept_by(const M& mods, Index q_len, Index kv_len, Index row) {
   return kept;
 }
 
-/// NaN in one key or value reaches those queries that keep it, and no other.
+/// Checks that NaN or infinity in a value reaches exactly the queries that keep it, and in a key no other queries.
 template <class M>
 void expect_no_leak(const M& mods, Index q_len, Index kv_len, Random& random) {
   const Index poisoned = random.integer(0, kv_len - 1);
@@ -116,7 +116,7 @@ void expect_no_leak(const M& mods, Index q_len, Index kv_len, Random& random) {
     }
 }
 
-TEST(GatheredKeys, NothingLeaksFromOutsideOfWindowsAndLists) {
+TEST(GatheredKeys, NothingLeaksIntoWindowsAndLists) {
   Random random(3);
   for (int round = 0; round < 6; ++round) {
     expect_no_leak(attn::detail::neighbourhood_of(attn::detail::token_grid({9, 10}, {3, 3}, {}, {}), true), 90, 90,
@@ -126,7 +126,7 @@ TEST(GatheredKeys, NothingLeaksFromOutsideOfWindowsAndLists) {
   }
 }
 
-/// Rows of a grid are seen whole by windows as wide as they are, but not by causal ones.
+/// A window as wide as the grid covers whole rows, unless it is causal.
 TEST(GatheredKeys, CausalWindowsMayBeAsWideAsTheGrid) {
   Random random(4);
   struct Grid {
@@ -146,7 +146,7 @@ TEST(GatheredKeys, CausalWindowsMayBeAsWideAsTheGrid) {
     }
 }
 
-// Lists of no key at all, and of one.
+// Empty lists, and a list of one key.
 TEST(GatheredKeys, QueriesWithoutKeysAreZero) {
   Tensor<int, 2> lists({3, 2});
   std::fill_n(lists.data(), 6, -1);
@@ -162,7 +162,7 @@ TEST(GatheredKeys, QueriesWithoutKeysAreZero) {
   }
 }
 
-// Lists are sets: their order and repetitions change no bit.
+// Lists are sets: order and repetition change no bit.
 TEST(GatheredKeys, OrderAndRepetitionChangeNothing) {
   Random random(5);
   Arguments<float> a(Inputs({1, 2, 1, 6, 900, 64, 64}, random));
@@ -180,8 +180,8 @@ TEST(GatheredKeys, OrderAndRepetitionChangeNothing) {
   EXPECT_EQ(expected.lse, got.lse);
 }
 
-// The same lists as a tensor, in compressed rows and as ranges of ranges.
-TEST(GatheredKeys, AllWaysToGiveListsAreOne) {
+// The same lists as a tensor, in compressed rows and as nested ranges.
+TEST(GatheredKeys, AllListFormatsAgree) {
   Random random(11);
   Arguments<float> a(Inputs({1, 2, 2, 3, 900, 16, 16}, random));
   Tensor<int, 3> padded({2, 3, 4});
@@ -209,7 +209,7 @@ TEST(GatheredKeys, AllWaysToGiveListsAreOne) {
   EXPECT_NE(flash(a, select({0, 2, 3, 4}, {7, 3, 7, 899})).out, flash(a, select(of_all)).out);
 }
 
-// Few keys far apart are put in order in a way of their own.
+// A separate algorithm sorts a few keys that are far apart.
 TEST(GatheredKeys, RepetitionOfKeysFarApartChangesNothing) {
   Random random(8);
   Arguments<float> a(Inputs({1, 1, 1, 2, 9000, 8, 8}, random));
@@ -237,8 +237,8 @@ TEST(GatheredKeys, ResultsDoNotDependOnThreads) {
   expect_alike({1, 4, 2, 1, 9000, 16, 24}, select(draw_lists(4, 1, 3000, 9000, random)));
 }
 
-// Tokens far apart, beside masks whose hints would have to look at all that lies between.
-TEST(GatheredKeys, BesideMasksThatLookIntoTiles) {
+// Tiles of tokens far apart, combined with masks whose hints inspect every key in a tile's range.
+TEST(GatheredKeys, CombinedWithMasksThatInspectTiles) {
   Random random(7);
   const Index n = 700;
   Arguments<float> a(Inputs({1, 2, 1, n, n, 8, 8}, random));
@@ -270,10 +270,10 @@ TEST(GatheredKeys, BesideMasksThatLookIntoTiles) {
   expect_alike(drop(pairs));
   expect_alike(documents(ids));
   expect_alike(tree(parents));
-  expect_alike(strided_sparse(7));  // two that group tokens: the first of them does
+  expect_alike(strided_sparse(7));  // of two mods that gather or group, the first one does so
 }
 
-/// In proportion to the kept pairs, with what lies between the windows of a tile.
+/// Visited pairs are in proportion to the kept ones; the bounds include the keys between the windows of a tile.
 TEST(GatheredKeys, WorkIsInProportionToThePairs) {
   const float number = 1;
   const auto explained = [&](const auto& mods, Index q_len, Index kv_len) {
@@ -289,11 +289,11 @@ TEST(GatheredKeys, WorkIsInProportionToThePairs) {
   EXPECT_GT(visited(explained(any_of(image), 16384, 16384)), 16384.0 * 169 * 3);
   const auto holes = neighbourhood({128, 128}, {13, 13}, {4, 4});
   EXPECT_LT(visited(explained(holes, 16384, 16384)), 16384.0 * 169 * 1.9);
-  const auto film = neighbourhood({16, 32, 32}, {5, 7, 7});
-  EXPECT_LT(visited(explained(film, 16384, 16384)), 16384.0 * 245 * 2.9);
+  const auto video = neighbourhood({16, 32, 32}, {5, 7, 7});
+  EXPECT_LT(visited(explained(video, 16384, 16384)), 16384.0 * 245 * 2.9);
   const auto row = neighbourhood({16384}, {65}, {16});
   EXPECT_LT(visited(explained(row, 16384, 16384)), 16384.0 * 65 * 2.2);
-  // A part of a grid visits neighbours, and a window that has most of a small one.
+  // A part of a grid is not gathered, nor is a window that covers most of a small grid.
   EXPECT_EQ(explained(image, 8192, 16384).queries_per_tile, explained(causal(), 8192, 16384).queries_per_tile);
   EXPECT_EQ(explained(neighbourhood({8, 8}, {7, 7}), 64, 64).queries_per_tile,
             explained(causal(), 64, 64).queries_per_tile);
@@ -305,9 +305,10 @@ TEST(GatheredKeys, WorkIsInProportionToThePairs) {
   EXPECT_GT(explained(any_of(lists), 32, 65536).masked_tiles, 500);
   const auto shared = select(draw_lists(1, 1, 256, 65536, random));
   EXPECT_EQ(explained(shared, 480, 65536).full_tiles, 4 * explained(causal(), 480, 64).query_tiles);
-  EXPECT_EQ(explained(select(draw_lists(1, 32, 256, 512, random)), 32, 512).single_queries, 0);  // too long to pay
+  EXPECT_EQ(explained(select(draw_lists(1, 32, 256, 512, random)), 32, 512).single_queries,
+            0);  // too long for gathering to pay
 
-  // A hub costs its own row: all keys, in tiles of one query.
+  // A hub node costs only its own row: all keys, in tiles of one query.
   std::vector<std::vector<Index>> graph(1000);
   for (std::size_t i = 0; i < 1000; ++i)
     for (Index e = 0; e < (i == 0 ? 1000 : 12); ++e) graph[i].push_back(i == 0 ? e : random.integer(0, 999));
@@ -316,8 +317,8 @@ TEST(GatheredKeys, WorkIsInProportionToThePairs) {
   EXPECT_EQ(hub.full_tiles + hub.masked_tiles, 999 + 16);
 }
 
-// The caller's memory, of exactly the size that is asked for.
-TEST(GatheredKeys, ComputeInTheWorkspaceOfTheCaller) {
+// A workspace of exactly the reported size.
+TEST(GatheredKeys, NeedExactlyTheReportedWorkspace) {
   Random random(9);
   const auto expect = [&](const Sizes& s, const auto& mods) {
     Arguments<Eigen::half> a(Inputs(s, random));

@@ -1,5 +1,5 @@
-// Masks that group tokens: their parts make up the mask, hints hold in the groups, and work is in proportion to the
-// pairs.
+// Masks that group tokens: their parts form the whole mask, hints hold in the groups, and work is in proportion to the
+// kept pairs.
 #include "support/executors.h"
 #include "support/grouped_rows.h"
 #include "support/paths.h"
@@ -54,7 +54,7 @@ TEST(Grouped, EveryPairIsInOnePart) {
             for (Index i = 0; i < p.q_len; ++i) {
               const Index q = groups.in_call(Position{group, 0, p.q_offset + i, 0}).q;
               ++visits(groups.batch, q - first, 0);
-              // Rows lie where tensors_of() takes them from.
+              // The rows that tensors_of() reads.
               ASSERT_EQ(q - first, groups.first_query + group + i * groups.q_step);
               for (Index j = 0; j < p.kv_len; ++j) {
                 const Position inside{group, 0, p.q_offset + i, p.kv_offset + j}, at = groups.in_call(inside);
@@ -99,7 +99,7 @@ void expect_sound(const Mods& mods, const Problem& p) {
           }
 }
 
-TEST(Grouped, HintsHoldInThePartsAndBesideOtherMasks) {
+TEST(Grouped, HintsHoldInPartsAndCombinedMasks) {
   each_grouped([&]<class M>(const Sizes& s, Index first, Index first_key, const Row<M>& row) {
     if (::testing::Test::HasFailure() || s.q_len % 3 != 1 || s.kv_len % 4 > 1) return;
     const Problem call = problem_of(s, first, first_key);
@@ -115,7 +115,8 @@ TEST(Grouped, HintsHoldInThePartsAndBesideOtherMasks) {
   });
 }
 
-/// In proportion to the kept pairs, not to all: with the waste at the edges of tiles that each part has.
+/// Visited pairs are in proportion to the kept ones, not to all; the bounds include waste at the tile edges of each
+/// part.
 TEST(Grouped, WorkIsInProportionToThePairs) {
   const Index n = 16384;
   const float number = 1;
@@ -128,17 +129,17 @@ TEST(Grouped, WorkIsInProportionToThePairs) {
   const double d = static_cast<double>(n);
   EXPECT_LT(visited_of_kept(strided_sparse(128), d * (128 + d / 256)), 1.8);
   EXPECT_LT(visited_of_kept(fixed_sparse(128, 8), d * (64 + 8 * d / 256)), 1.8);
-  EXPECT_LT(visited_of_kept(dilated(128, 64), d * 112), 2.0);  // 256 tokens a group: half of them have the whole window
+  EXPECT_LT(visited_of_kept(dilated(128, 64), d * 112), 2.0);  // groups of 256 tokens, half of which have a full window
   EXPECT_EQ(explain(tokens, tokens, tokens, causal()).passes, 1);
   EXPECT_EQ(explain(tokens, tokens, tokens, strided_sparse(128)).passes, 2);
   EXPECT_EQ(explain(tokens, tokens, tokens, fixed_sparse(128, 8)).passes, 9);
   EXPECT_EQ(explain(tokens, tokens, tokens, dilated(128, 64)).passes, 1);
-  // 100 does not divide n: groups of two sizes.
+  // 100 does not divide n, so there are groups of two sizes.
   EXPECT_EQ(explain(tokens, tokens, tokens, dilated(128, 100)).passes, 2);
   EXPECT_EQ(explain(tokens, tokens, tokens, any_of(strided_sparse(128))).passes, 1);
 }
 
-TEST(Grouped, OnlyWhereItPays) {
+TEST(Grouped, GroupsOnlyWhereItPays) {
   const float number = 1;
   const auto passes = [&](const auto& mods, Index n) {
     const TensorView<const float, 4> tokens(&number, {1, 1, n, 1}, {0, 0, 0, 1});
@@ -152,11 +153,11 @@ TEST(Grouped, OnlyWhereItPays) {
   EXPECT_EQ(passes(fixed_sparse(64, 64), 4096), 1);
   EXPECT_EQ(passes(fixed_sparse(1024, 33), 65536), 1);
   EXPECT_EQ(passes(dilated(2, 4), 40), 1);
-  EXPECT_EQ(passes(dilated(20, 4), 1024), 1);  // one call: it has no near part
+  EXPECT_EQ(passes(dilated(20, 4), 1024), 1);  // one pass: this mask has no near part
 }
 
-// Tiles of tokens far apart, beside masks whose hints would have to look at all that lies between.
-TEST(Grouped, BesideMasksThatLookIntoTiles) {
+// Tiles of tokens far apart, combined with masks whose hints inspect every key in a tile's range.
+TEST(Grouped, CombinedWithMasksThatInspectTiles) {
   Random random(3);
   const Index n = 700;
   Arguments<float> a(Inputs({1, 2, 1, n, n, 8, 8}, random));
@@ -191,7 +192,7 @@ TEST(Grouped, BesideMasksThatLookIntoTiles) {
   expect_alike(tree(parents));
 }
 
-// Each pass rounds what the one before it left.
+// Each pass rounds the result of the previous one.
 TEST(Grouped, ManyPassesStayAccurate) {
   Random random(4);
   Inputs in({1, 1, 1, 900, 900, 64, 8}, random);
@@ -220,8 +221,8 @@ TEST(Grouped, ResultsDoNotDependOnThreads) {
   expect_alike(dilated(9, 7, 3));
 }
 
-// What the pass over near keys left is not lost where the far ones are sound.
-TEST(Grouped, NaNInOnePartIsInTheResult) {
+// NaN from the pass over near keys survives the pass over far keys, and vice versa.
+TEST(Grouped, NaNInOnePartReachesTheResult) {
   const Index n = 60;
   const Eigen::MatrixXd q = Eigen::MatrixXd::Ones(n, 1), v = Eigen::MatrixXd::Ones(n, 3);
   for (const Index poisoned : {n - 1, n - 1 - 5 * 8}) {  // a near key of the last query, and a far one
@@ -237,8 +238,8 @@ TEST(Grouped, NaNInOnePartIsInTheResult) {
   }
 }
 
-// Scores far from 0 in one part: what the first leaves must be weighed right against the second.
-TEST(Grouped, PartsOfVeryDifferentWeight) {
+// Scores far from 0 in one part: the results of the two passes need the right weights.
+TEST(Grouped, PartsWithVeryDifferentWeights) {
   const Index n = 60;
   Eigen::MatrixXd q = Eigen::MatrixXd::Ones(n, 1), k(n, 1), v = Eigen::MatrixXd::Random(n, 3);
   for (const double far_score : {-1e4, -30.0, 30.0, 1e4}) {

@@ -1,4 +1,4 @@
-// A mask's hints against its predicate, on every tile of small problems; and that the hints are of use.
+// A mask's hints against its predicate on every tile of small problems, and exactness of the hints of named masks.
 #include "support/mod_table.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace attn::test {
 namespace {
 
-/// How many pairs of each tile are kept, from sums over all rectangles that start at the origin.
+/// Counts the kept pairs of any tile with a summed-area table.
 class Kept {
  public:
   Kept(const Sizes& s, Index first, const Meaning& meaning, Index batch, Index head)
@@ -24,7 +24,7 @@ class Kept {
     return at(rows.end, keys.end) - at(rows.begin, keys.end) - at(rows.end, keys.begin) + at(rows.begin, keys.begin);
   }
 
-  /// The smallest range of keys that holds all kept ones; empty if there are none.
+  /// The smallest range of keys that contains all kept ones; empty if none is kept.
   Range hull(Range rows, Range keys) {
     while (!keys.empty() && count(rows, {keys.begin, keys.begin + 1}) == 0) ++keys.begin;
     while (!keys.empty() && count(rows, {keys.end - 1, keys.end}) == 0) --keys.end;
@@ -39,7 +39,7 @@ class Kept {
 };
 
 struct Hint {
-  bool keeps_first;  ///< what the predicate says of the first pair
+  bool keeps_first;  ///< the predicate for the first pair
   Coverage coverage;
   Range kv_range;
 };
@@ -114,8 +114,9 @@ TEST(Hints, AgreeWithThePredicate) {
   });
 }
 
-// A hint that uses another batch element's or head's data often goes unnoticed, because it keeps more or positions
-// decide. With all queries before the first key only the data decides; in twenty draws some element keeps fewer pairs.
+// A hint that reads the data of the wrong batch element or head is often still sound, because that element keeps more
+// pairs or because positions decide. With all queries before the first key only the data decides, and in twenty draws
+// some element keeps fewer pairs.
 TEST(Hints, AgreeWithThePredicateInEveryBatchElementAndHead) {
   Random random(2);
   const Sizes s{3, 2, 1, 4, 9, 1, 1};
@@ -126,7 +127,7 @@ TEST(Hints, AgreeWithThePredicateInEveryBatchElementAndHead) {
       });
 }
 
-/// Every mask over a problem cut into small tiles, with parameters, offset and size of tiles drawn at random.
+/// Checks every mask over a problem split into small tiles, with random parameters, offsets and tile sizes.
 void expect_sound_in_tiles(const Sizes& s, Random& random) {
   Numbers numbers;
   if (random.chance(0.5)) numbers.q_offset = random.integer(-5, 45);
@@ -161,7 +162,7 @@ TEST(Hints, AgreeWithThePredicateOnTilesOfUpTo40By40) {
       for (int round = 0; round < 6; ++round) expect_sound_in_tiles({1, 1, 1, q_len, kv_len, 1, 1}, random);
 }
 
-// Masks that know blocks of 16 keys tell batch elements and heads apart only where there are several blocks.
+// The hints of masks stored in blocks of 16 keys depend on batch element and head only if there are several blocks.
 TEST(Hints, AgreeWithThePredicateOnTilesOfEveryBatchElementAndHead) {
   Random random(6);
   for (int round = 0; round < 60; ++round)
@@ -186,7 +187,8 @@ TEST(Hints, OfCombinedMasksAgreeWithBoth) {
   }
 }
 
-/// For masks whose kept pairs are a band or a block, both hints can be exact, and a hint that is not wastes work.
+/// Checks that both hints are exact. Exact hints are possible for masks whose kept pairs form a band or a block;
+/// inexact ones would waste work there.
 template <class M>
 void expect_exact(const Sizes& s, const Numbers& numbers, const Row<M>& row) {
   if (::testing::Test::HasFailure()) return;
@@ -217,8 +219,8 @@ TEST(Hints, OfNamedMasksAreExact) {
   for (int round = 0; round < 20; ++round) check({3, 2, 1, 4, 9, 1, 1}, {{}, random.integer(-4, 9)});
 }
 
-TEST(Hints, SumOfKeptPairsIsRight) {
-  // The test's own counting: 3 queries, 3 keys, causal.
+TEST(Hints, SummedAreaTableIsRight) {
+  // Tests the class Kept: 3 queries, 3 keys, causal.
   Kept kept({1, 1, 1, 3, 3, 1, 1}, 0, {[](const Pair& p) { return p.kv <= p.q; }, {}}, 0, 0);
   EXPECT_EQ(kept.count({0, 3}, {0, 3}), 6);
   EXPECT_EQ(kept.count({0, 1}, {1, 3}), 0);

@@ -1,5 +1,5 @@
-// The named mods as types of their own, as users have them: compiled into the loops of every instruction set, on sizes
-// that cross tiles. What each means is tested over all mods in the sweeps.
+// The named mods without type erasure, as in users' code: compiled into the loops of every instruction set, at sizes
+// that cross tiles. The sweeps test the meaning of each mod.
 #include <typeinfo>
 
 #include "support/drawing.h"
@@ -25,7 +25,7 @@ class Masks : public ::testing::Test {
       const T bound = 100 * std::numeric_limits<T>::epsilon();
       for (std::size_t i = 0; i < expected.out.size(); ++i) ASSERT_NEAR(got.out[i], expected.out[i], bound);
       for (std::size_t i = 0; i < expected.lse.size(); ++i) {
-        if (expected.lse[i] == got.lse[i]) continue;  // -inf too
+        if (expected.lse[i] == got.lse[i]) continue;  // also equal if -inf
         ASSERT_NEAR(got.lse[i], expected.lse[i], bound);
       }
     }
@@ -55,12 +55,12 @@ TYPED_TEST(Masks, OnGrids) {
   this->expect_same_on_both_paths("neighbourhood of a row", neighbourhood({150}, {9}, {4}));
   this->expect_same_on_both_paths("neighbourhood", neighbourhood({15, 10}, {5, 3}));
   this->expect_same_on_both_paths("with a hole", neighbourhood({10, 15}, {3, 3}, {3, 5}) | causal());
-  this->expect_same_on_both_paths("of a film", neighbourhood({5, 6, 5}, {2, 3, 3}, {}, {1, 0, 0}) | softcap(2));
+  this->expect_same_on_both_paths("of a video", neighbourhood({5, 6, 5}, {2, 3, 3}, {}, {1, 0, 0}) | softcap(2));
   this->expect_same_on_both_paths("of a part", neighbourhood({15, 10}, {5, 3}), 70);
   this->expect_same_on_both_paths("images", bidirectional_spans({{3, 40}, {60, 61}, {100, 130}}));
 }
 
-TYPED_TEST(Masks, OfChosenKeys) {
+TYPED_TEST(Masks, OfSelectedKeys) {
   Tensor<int, 2> each({this->kTokens, 20}), few({1, 40});
   for (int i = 0; i < each.size(); ++i) each.data()[i] = i * 37 % 151 - 1;
   for (int i = 0; i < few.size(); ++i) few.data()[i] = i * 3;
@@ -73,8 +73,9 @@ TYPED_TEST(Masks, OfChosenKeys) {
   this->expect_same_on_both_paths("blocks", top_k_blocks(q, k, {.count = 2, .block_q = 10, .block_kv = 16}) | causal());
 }
 
-/// Heads that share a key head choose by the sum of their scores, and that is the score of the sum of their queries.
-TEST(TopKBlocks, HeadsTogetherChooseByTheSumOfTheirQueries) {
+/// Heads that share a key head select blocks by the sum of their scores, which is the score of the sum of their
+/// queries.
+TEST(TopKBlocks, HeadsThatShareAKeyHeadSelectByTheSumOfTheirQueries) {
   const Index group = 4, q_len = 12, kv_len = 96;
   Random random(9);
   const auto drawn = [&](const Shape<4>& shape) {
@@ -98,7 +99,7 @@ TEST(TopKBlocks, HeadsTogetherChooseByTheSumOfTheirQueries) {
   }
 }
 
-TEST(TopKBlocks, NaNIsNotHiddenAndOfEqualsTheEarlierWins) {
+TEST(TopKBlocks, NaNPropagatesAndTiesKeepTheEarlierBlock) {
   using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Matrix q = Matrix::Ones(3, 4);
   Matrix k = Matrix::Ones(32, 4), v(32, 1);
@@ -114,14 +115,14 @@ TEST(TopKBlocks, NaNIsNotHiddenAndOfEqualsTheEarlierWins) {
   }
 }
 
-TYPED_TEST(Masks, MadeOfMasks) {
+TYPED_TEST(Masks, CombinationsOfMasks) {
   this->expect_same_on_both_paths("window or global", any_of(sliding_window(9, 9), global_tokens({0, 77})));
   this->expect_same_on_both_paths(
       "three", any_of(all_of(causal(), not_(sliding_window(30))), sliding_window(3), key_lengths({5})));
   this->expect_same_on_both_paths("with a score", softcap(2) | not_(causal()) | temperature({0.5, 2}));
 }
 
-// Lambdas whose tiles are alike in their corners, but not inside.
+// Lambdas that give the same answer at all corners of some tiles, but another one inside.
 TYPED_TEST(Masks, OpaqueWithHoles) {
   this->expect_same_on_both_paths("one pair dropped", mask_mod([](auto p) { return p.q != 70 || p.kv != 81; }));
   this->expect_same_on_both_paths("few pairs kept", mask_mod([](auto p) { return p.q % 50 == 20 && p.kv % 64 == 30; }));
@@ -142,9 +143,8 @@ TYPED_TEST(Masks, Distances) {
   this->expect_same_on_both_paths("T5, causal", relative_bias(table, T5Buckets(32, 128, false)) | causal());
 }
 
-// Bounds of the default buckets as the model's authors have them: 8 distances one by one, then up to 128 in steps of
-// half an octave.
-TEST(T5Buckets, HaveTheirBounds) {
+// Bounds of the default buckets as in the original model: 8 single distances, then steps of half an octave up to 128.
+TEST(T5Buckets, HavePublishedBounds) {
   const T5Buckets buckets;
   EXPECT_EQ(buckets.buckets(), 32);
   const Index lowest[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91};
@@ -165,8 +165,8 @@ TEST(T5Buckets, HaveTheirBounds) {
   EXPECT_EQ(past(-127), 31);
 }
 
-// By hand: what the drawings in the docstrings show.
-TEST(MaskDrawings, AreWhatTheMasksKeep) {
+// The drawings in the docstrings.
+TEST(MaskDrawings, ShowTheKeptPairs) {
   const auto drawing = [](const auto& mod, Index q_len, Index kv_len) {
     return test::drawing(mod, q_len, kv_len, "1", "0", " ");
   };
@@ -202,7 +202,7 @@ TEST(MaskDrawings, AreWhatTheMasksKeep) {
   EXPECT_EQ(drawing(block_sparse(map, 2, 2), 3, 4), "1100 1100 1111 ");
 }
 
-TEST(Window, WithoutEndsIsChosenWhenTheProgramRuns) {
+TEST(Window, UnboundedWindowsMatchFullAndCausal) {
   constexpr Index kAny = std::numeric_limits<Index>::max();
   for (const auto& [q_len, kv_len] : {std::pair<Index, Index>(7, 7), {12, 3}, {3, 12}, {1, 200}, {150, 150}}) {
     SCOPED_TRACE(std::to_string(q_len) + " queries, " + std::to_string(kv_len) + " keys");

@@ -1,4 +1,4 @@
-// How mods are put together, what they are told, and what they keep alive.
+// How mods combine, the arguments they see, and the tensors they keep alive.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -27,7 +27,7 @@ void expect_same(const M& a, const auto& b) {
   EXPECT_EQ(naive_attention(q, k, v, a).out, naive_attention(q, k, v, b).out);
 }
 
-TEST(Mods, FullAndNothingAreNeutral) {
+TEST(Mods, FullAndEmptyModsAreNeutral) {
   expect_same(causal(), full() | causal() | full());
   expect_same(causal(), Mods<>() | causal());
   expect_same(Mods<>(), full());
@@ -39,10 +39,10 @@ TEST(Mods, GroupingDoesNotMatter) {
   const auto c = softcap(2);
   const auto d = score_mod([](auto x, auto p) { return x + static_cast<decltype(x)>(p.kv % 3); });
   expect_same((a | c) | (d | b), a | (c | (d | b)));
-  expect_same(a | b | c | d, c | d | b | a);  // masks may stand anywhere
+  expect_same(a | b | c | d, c | d | b | a);  // masks may be anywhere
 }
 
-TEST(Mods, PositionsAreAbsoluteAndEveryPairIsAsked) {
+TEST(Mods, PositionsAreAbsoluteAndEveryPairIsVisited) {
   const auto q = ones({2, 4, 3, 2}), k = ones({2, 2, 5, 2}), v = ones({2, 2, 5, 2});
   using Where = std::tuple<Index, Index, Index, Index>;
   for (const Index offset : {2, 0, -3, 100}) {
@@ -60,7 +60,7 @@ TEST(Mods, PositionsAreAbsoluteAndEveryPairIsAsked) {
         for (Index i = 0; i < 3; ++i)
           for (Index j = 0; j < 5; ++j) all.emplace(b, h, offset + i, j);
     attention(q, k, v, mods, {.q_offset = offset});
-    EXPECT_EQ(seen_mask, all);  // no pair is missing, and none that does not exist is shown
+    EXPECT_EQ(seen_mask, all);  // every pair, and no other position
     EXPECT_EQ(seen_score, all);
     seen_mask.clear();
     naive_attention(q, k, v, mods, {.q_offset = offset});

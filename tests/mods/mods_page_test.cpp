@@ -1,4 +1,4 @@
-// The pictures in include/attn/mods/README.md are what the masks keep.
+// The pictures in include/attn/mods/README.md show the pairs that the masks keep.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -12,7 +12,7 @@
 namespace attn::test {
 namespace {
 
-/// What the page may draw: the text of an expression, and its picture.
+/// The pictures that the page may contain; the keys are their expressions as text.
 std::map<std::string, std::string> pictures() {
   std::map<std::string, std::string> all;
   for_each_mask_picture([&](const char* expression, Index rows, const auto& mask) {
@@ -32,7 +32,7 @@ std::vector<std::string> characters(const std::string& line) {
   return all;
 }
 
-/// The lines below lines[at] from column `column` on, as far as they are a picture 12 keys wide.
+/// The picture below lines[at], 12 keys wide, that begins at column `column`; empty if there is none.
 std::string picture_below(const std::vector<std::string>& lines, std::size_t at, std::size_t column) {
   std::string picture;
   while (++at < lines.size()) {
@@ -44,8 +44,8 @@ std::string picture_below(const std::vector<std::string>& lines, std::size_t at,
   return picture;
 }
 
-// A picture has its expression right above it; several stand side by side.
-TEST(ModsPage, DrawsWhatTheMasksKeep) {
+// A picture is directly below its expression; several may be side by side.
+TEST(ModsPage, DrawsTheKeptPairs) {
   std::ifstream page(ATTN_MODS_PAGE);
   ASSERT_TRUE(page.is_open());
   std::vector<std::string> lines;

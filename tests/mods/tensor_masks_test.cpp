@@ -1,4 +1,5 @@
-// Masks given as tensors are asked about many pairs at once: they keep what their elements say, in any order of memory.
+// Masks from tensors, which are queried for many pairs at once: they keep the pairs that their elements select, in any
+// memory layout.
 #include <limits>
 
 #include "attn/attn.h"
@@ -9,14 +10,14 @@
 namespace attn::test {
 namespace {
 
-/// A random tensor of pairs, and the same in other orders of memory.
+/// A random tensor of pairs, and the same in other memory layouts.
 struct Pairs {
   Pairs(Index heads, Index q_len, Index kv_len, Random& random)
       : rows({1, heads, q_len, kv_len}), columns_({1, heads, kv_len, q_len}), thirds_({1, heads, q_len, 3 * kv_len}) {
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < q_len; ++i)
         for (Index j = 0; j < kv_len; ++j) {
-          // Whole tiles of one kind too, and rows that keep nothing.
+          // Includes uniform tiles and rows that keep nothing.
           const bool kept = i / 20 == 1 ? j / 70 == 1 : i % 31 != 30 && random.chance(0.6);
           rows(0, h, i, j) = columns_(0, h, j, i) = thirds_(0, h, i, 3 * j) = kept;
           thirds_(0, h, i, 3 * j + 1) = thirds_(0, h, i, 3 * j + 2) = !kept;
@@ -42,7 +43,7 @@ class TensorMasks : public ::testing::Test {
  protected:
   static constexpr Index kHeads = 2;
 
-  /// Bit for bit: which pairs are dropped is all that the mask decides.
+  /// Compares results bit for bit: a mask decides only which pairs are dropped.
   template <class M, class Expected>
   void expect_same(const char* what, const M& mods, const Expected& expected, Index q_len, Index kv_len) {
     SCOPED_TRACE(detail::joined({what, ", ", q_len, " x ", kv_len}));
@@ -90,8 +91,8 @@ TYPED_TEST(TensorMasks, OfKeys) {
   }
 }
 
-TYPED_TEST(TensorMasks, TheOnlyKeyThatIsKeptGivesTheMaximum) {
-  // Its score is far beyond what has an exponential, wherever in a tile it is.
+TYPED_TEST(TensorMasks, ASingleKeptKeyGivesTheMaximum) {
+  // Without subtracting the maximum, exp(score) would overflow. The key is at various places in a tile.
   using Matrix = Eigen::Matrix<TypeParam, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   for (const Index kv_len : {1, 2, 3, 6, 8, 65, 67, 130}) {
     const Matrix q = Matrix::Constant(20, 4, 100), k = Matrix::Constant(kv_len, 4, 100), v = Matrix::Random(kv_len, 3);
@@ -103,7 +104,7 @@ TYPED_TEST(TensorMasks, TheOnlyKeyThatIsKeptGivesTheMaximum) {
   }
 }
 
-TYPED_TEST(TensorMasks, SayExactlyWhatATileKeeps) {
+TYPED_TEST(TensorMasks, CoverageOfTilesIsExact) {
   Random random(7);
   const Pairs pairs(1, 60, 90, random);
   Problem problem;

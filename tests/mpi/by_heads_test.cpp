@@ -3,7 +3,7 @@
 
 namespace attn::test {
 
-/// Key heads that ranks have to themselves, and those that up to all of them need.
+/// Key heads that a single rank needs, and those that several or all ranks share.
 template <class T>
 void check_every_mod_by_heads() {
   for_each_ring(51, [&](mpi::Ring& ring, Random& random, Sample& sample) {
@@ -30,7 +30,7 @@ TEST(ByHeads, Sigmoid) {
   });
 }
 
-/// Fewer tokens than ranks, so that some have no row of what others have.
+/// Some lengths are smaller than the number of ranks, so that some ranks have no rows.
 TEST(ByHeads, EveryLength) {
   for_each_ring(53, [&](mpi::Ring& ring, Random& random, Sample&) {
     for (const Index len : {0, 1, 2, 5, 6, 13}) {

@@ -1,4 +1,4 @@
-// Decoding over caches of which each rank has some tokens, against the oracle and against one cache with all of them.
+// Decoding over caches distributed over ranks, against the oracle and a single cache of all tokens.
 #include "ranks.h"
 #include "support/erased_rows.h"
 #include "support/executors.h"
@@ -6,7 +6,7 @@
 
 namespace attn::test {
 
-/// This rank's rows of a text whose first tokens lie as the layout says, `prompt` of them, and the others in turn.
+/// This rank's tokens of a sequence: the first `prompt` tokens are distributed by the layout, the others round robin.
 std::vector<Index> own_tokens(mpi::Ring& ring, Index len, Index prompt) {
   std::vector<Index> tokens;
   for (Index i = 0; i < ring.rows(prompt); ++i) tokens.push_back(ring.token(prompt, i));
@@ -24,7 +24,7 @@ Tensor<T, 4> rows_of(const TensorView<const T, 4>& all, const std::vector<Index>
   return rows;
 }
 
-/// A cache of some sequences in pages, which lie in no order.
+/// A paged cache of some sequences, with pages in no particular order.
 template <class T>
 struct Paged {
   Paged(Index sequences, Index kv_heads, Index head_dim, Index v_dim, Index page_size)
@@ -45,7 +45,7 @@ struct Paged {
   std::vector<Index> ids;
 };
 
-/// All mods, over caches in one piece and in pages in the middle of which another piece of the text begins.
+/// All mods, over contiguous caches and over paged caches in which a section may begin within a page.
 template <class T>
 void check_every_mod_of_caches() {
   for_each_ring(61, [&](mpi::Ring& ring, Random& random, Sample& sample) {
@@ -87,8 +87,8 @@ void check_every_mod_of_caches() {
 TEST(Caches, EveryMod) { check_every_mod_of_caches<float>(); }
 TEST(Caches, EveryModBFloat16) { check_every_mod_of_caches<Eigen::bfloat16>(); }
 
-/// Sequences of different lengths, with different numbers of queries at positions of their own, of 8 bits too: as one
-/// cache that has all tokens.
+/// Sequences of different lengths, numbers of queries and positions, in float and in 8 bits, against a single cache of
+/// all tokens.
 template <class S>
 void check_sequences() {
   for_each_ring(62, [&](mpi::Ring& ring, Random& random, Sample&) {
@@ -127,8 +127,8 @@ void check_sequences() {
 TEST(Caches, Sequences) { check_sequences<float>(); }
 TEST(Caches, SequencesOfEightBits) { check_sequences<std::int8_t>(); }
 
-/// A text that is generated: each token goes to one rank, and all have the output for the next.
-TEST(Caches, ATextThatGrows) {
+/// Generation: each token is appended on one rank, and all ranks get the output for the next.
+TEST(Caches, Generation) {
   for_each_ring(63, [](mpi::Ring& ring, Random&, Sample&) {
     constexpr Index kPrompt = 21, kLen = 33;
     const auto k = drawn<float>({2, 2, kLen, 8}, 1), v = drawn<float>({2, 2, kLen, 8}, 2);

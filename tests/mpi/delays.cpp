@@ -1,5 +1,5 @@
-// A library between the tests and MPI (its profiling interface), which lets messages come late and out of order: what
-// is sent waits a little, and messages that have arrived are not seen at first. Put before MPI with LD_PRELOAD.
+// Delays and reorders MPI messages through MPI's profiling interface: sends wait a little, and messages that have
+// arrived are not reported at first. Loaded before MPI with LD_PRELOAD.
 #include <mpi.h>
 
 #include <chrono>

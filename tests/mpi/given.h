@@ -1,4 +1,4 @@
-// What the blocks of C++ in attn/mpi.md are given. They are compiled, never run.
+// Declarations for the C++ blocks in attn/mpi.md, which are compiled but never run.
 #pragma once
 
 #include <iostream>

@@ -1,4 +1,4 @@
-// A rank that is killed in the middle of a call: mpirun must end the others. Started by killed.cmake.
+// Kills a rank in the middle of a call: mpirun must end the others. Started by killed.cmake.
 #include <csignal>
 #include <iostream>
 
@@ -16,6 +16,6 @@ int main(int argc, char** argv) {
     return true;
   });
   ring.attention(x, x, x, dies, {.executor = attn::serial()});
-  std::cout << "all ranks came through" << std::endl;
+  std::cout << "all ranks finished" << std::endl;
   MPI_Finalize();
 }

@@ -1,4 +1,4 @@
-// GoogleTest on all ranks of mpirun: rank 0 prints as always, the others what fails.
+// GoogleTest on all ranks of mpirun: rank 0 prints everything, the others only failures.
 #include <mpi.h>
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@
 
 namespace {
 
-/// MPI tries libraries that it unloads at once, and keeps what they have allocated: nobody knows whose a leak is then,
-/// and leaks.txt names libraries.
+/// Initialises MPI with leak checks disabled. MPI loads libraries, unloads some of them at once and keeps their
+/// allocations, which leaks.txt cannot match without the library's name.
 void init(int* argc, char*** argv) {
   int support = 0;
 #ifdef LOOKS_FOR_LEAKS
@@ -29,8 +29,8 @@ void init(int* argc, char*** argv) {
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &support);
 }
 
-/// MPI_Finalize unloads the other libraries. So this makes the check that would be made at the end of the program, and
-/// ends it if there is a leak.
+/// MPI_Finalize unloads the other libraries, so this first runs the leak check that normally runs at exit, and exits if
+/// there is a leak.
 void finalize() {
 #ifdef LOOKS_FOR_LEAKS
   __lsan_do_leak_check();

@@ -1,4 +1,4 @@
-// A Ring before MPI_Init says so.
+// A Ring constructed before MPI_Init throws an error that says so.
 #include <cstring>
 #include <iostream>
 

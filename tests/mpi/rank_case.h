@@ -13,7 +13,7 @@
 
 namespace attn::test {
 
-/// Keys come by from rank to rank.
+/// Passes keys from rank to rank.
 struct RingWay {
   template <class... A>
   auto forward(mpi::Ring& ring, const A&... a) const {
@@ -24,7 +24,7 @@ struct RingWay {
     return ring.attention_backward(a...);
   }
 };
-/// Tokens are exchanged for heads.
+/// Exchanges tokens for heads.
 struct HeadsWay {
   template <class... A>
   auto forward(mpi::Ring& ring, const A&... a) const {
@@ -36,7 +36,7 @@ struct HeadsWay {
   }
 };
 
-/// A call that all ranks draw alike; rank 0 knows the truth.
+/// A call that all ranks draw identically; rank 0 compares it with the oracle.
 template <class T>
 class RankCase {
  public:
@@ -54,7 +54,7 @@ class RankCase {
   Numbers numbers;
   Inputs inputs;
 
-  /// `way`: how ranks share the work, RingWay or HeadsWay.
+  /// `way`: how the ranks split the work, RingWay or HeadsWay.
   template <class M, class Way = RingWay>
   void check(mpi::Ring& ring, const Row<M>& row, const Way& way = {}) {
     std::ostringstream text;
@@ -63,7 +63,7 @@ class RankCase {
     if (numbers.scale) text << ", scale " << *numbers.scale;
     SCOPED_TRACE(text.str());
     if (numbers.sigmoid_bias && row.meaning.sink) return;  // refused
-    if (numbers.sigmoid_bias) grad_lse_.clear();           // there is no lse
+    if (numbers.sigmoid_bias) grad_lse_.clear();           // sigmoid weights have no lse
 
     Arguments<T> a(inputs);
     Strided<T> grad_out(Layout::bhsd, {sizes.batch, sizes.heads, sizes.q_len, sizes.v_dim}, grad_out_);
@@ -83,7 +83,7 @@ class RankCase {
                           numbers.sigmoid_bias ? std::vector<Wide<T>>() : plain(ring.gather(r.lse, 0))};
     const ComputedGradients<T> gradients{plain(ring.gather(g.query, 0)), plain(ring.gather(g.key, 0)),
                                          plain(ring.gather(g.value, 0))};
-    if (ring.rank() != 0 || ::testing::Test::HasFailure()) return;  // one case tells enough
+    if (ring.rank() != 0 || ::testing::Test::HasFailure()) return;  // one failing case is enough
 
     const Truth truth = oracle(inputs, row.meaning, numbers);
     expect_close(truth, naive(a, row.mod, options_of(numbers)), got, lse_error<T>(default_isa()));

@@ -1,4 +1,4 @@
-// Rings of some of the ranks that mpirun started, and calls on them whose results rank 0 looks at.
+// Rings over some of the ranks that mpirun started, and test inputs for them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ inline const char* name_of(mpi::Layout layout) {
   return "";
 }
 
-/// The first `count` ranks; the others have no communicator, and must leave the calls to them.
+/// A communicator of the first `count` ranks; the others have none and must skip the calls.
 class FirstRanks {
  public:
   explicit FirstRanks(int count) {
@@ -60,8 +60,8 @@ void on_ranks(int count, mpi::Layout layout, const Visit& visit) {
   visit(ring);
 }
 
-/// Calls visit(ring, random, sample) on the ranks that take part, for all numbers of ranks and layouts. All of them
-/// draw alike, whatever the others have drawn before.
+/// Calls visit(ring, random, sample) on the ranks that take part, for all numbers of ranks and layouts. These ranks
+/// draw the same random numbers.
 template <class Visit>
 void for_each_ring(std::uint64_t seed, const Visit& visit) {
   for (const int count : kRanks) {
@@ -91,13 +91,13 @@ Tensor<T, 4> drawn(const Shape<4>& shape, std::uint64_t seed) {
 struct Texts {
   Tensor<float, 4> q, k, v;
 };
-/// Those of drawn texts.
+/// A rank's rows of random sequences.
 inline Texts own_texts(mpi::Ring& ring, Index len, Index heads = 2, Index kv_heads = 2, Index dim = 8) {
   return {ring.scatter(drawn<float>({1, heads, len, dim}, 1)), ring.scatter(drawn<float>({1, kv_heads, len, dim}, 2)),
           ring.scatter(drawn<float>({1, kv_heads, len, dim}, 3))};
 }
 
-/// All numbers of a tensor in row-major order.
+/// All elements of a tensor in row-major order.
 template <class T, int Rank>
 std::vector<T> plain(const Tensor<T, Rank>& t) {
   return t.size() == 0 ? std::vector<T>() : std::vector<T>(t.data(), t.data() + t.size());

@@ -29,7 +29,7 @@ void check_every_mod() {
 TEST(Ring, EveryMod) { check_every_mod<float>(); }
 TEST(Ring, EveryModBFloat16) { check_every_mod<Eigen::bfloat16>(); }
 
-/// Lengths that ranks do not divide, and fewer tokens than ranks.
+/// Lengths that the number of ranks does not divide, and fewer tokens than ranks.
 TEST(Ring, EveryLength) {
   for_each_ring(22, [&](mpi::Ring& ring, Random& random, Sample&) {
     for (const Index len : {0, 1, 2, 5, 6, 13, 14, 15, 28}) {
@@ -40,7 +40,7 @@ TEST(Ring, EveryLength) {
   });
 }
 
-/// Keys that come in several parcels from each rank, of which some are not needed.
+/// Keys that arrive in several parcels from each rank, some of which are not needed.
 TEST(Ring, ManyParcels) {
   for (const int count : {2, 3}) {
     const FirstRanks ranks(count);

@@ -1,4 +1,4 @@
-// What holds on all ranks: the same refusals everywhere, nobody waits for a rank that failed, bytes and memory, bits.
+// Rules for all ranks: the same errors everywhere, no waiting for a failed rank, traffic, memory and reproducible bits.
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace attn::test {
 
-/// What `call` throws on this rank; all must throw the same, and the ring must serve again.
+/// Returns the message that `call` throws on this rank. All ranks must throw the same, and the ring must still work.
 template <class Call>
 std::string refusal(mpi::Ring& ring, const Call& call) {
   std::string text = "nothing";
@@ -18,7 +18,7 @@ std::string refusal(mpi::Ring& ring, const Call& call) {
   } catch (const std::invalid_argument& e) {
     text = e.what();
   }
-  // As a tensor, so that all see that of rank 0.
+  // As a tensor, so that all ranks see the message of rank 0.
   Tensor<char, 2> of_rank({text.size() + 1 > 512 ? 0 : 512, 1});
   std::copy(text.begin(), text.end(), of_rank.data());
   char first[512] = "";
@@ -26,7 +26,7 @@ std::string refusal(mpi::Ring& ring, const Call& call) {
   Tensor<char, 2> tensor({512, 1});
   std::memcpy(tensor.data(), first, sizeof(first));
   const auto from_root = ring.gather(ring.scatter(tensor, 0));
-  EXPECT_STREQ(from_root.data(), text.c_str()) << "rank " << ring.rank() << " throws something else than rank 0";
+  EXPECT_STREQ(from_root.data(), text.c_str()) << "rank " << ring.rank() << " throws a different error than rank 0";
   return text;
 }
 
@@ -50,18 +50,18 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
       text = all([&] { odd ? ring.attention(q, k, v, {.q_offset = 3}) : ring.attention(q, k, v); });
       EXPECT_HAS(text, "q_offset is none on rank 0, 3 on rank " + last);
       text = all([&] { odd ? ring.attention(q, k, v, attn::causal()) : ring.attention(q, k, v); });
-      EXPECT_HAS(text, "the type of the mods is another on rank " + last);
+      EXPECT_HAS(text, "the type of the mods differs between rank 0 and rank " + last);
       text = all([&] { ring.attention(q, k, v, attn::sliding_window(odd ? 7 : 8)); });
-      EXPECT_HAS(text, "the mods of rank " + last + " and of rank 0");
+      EXPECT_HAS(text, "the mods of rank " + last + " and rank 0");
       text = all([&] { ring.attention(q, k, v, attn::softcap(odd ? 30 : 31)); });
       EXPECT_HAS(text, "the mods of rank");
       text = all([&] { ring.attention(q, k, v, attn::dropout(0.1, odd ? 30 : 31)); });
       EXPECT_HAS(text, "the mods of rank");
       text = all([&] { odd ? ring.attention(q, k, v) : ring.attention_by_heads(q, k, v); });
-      EXPECT_HAS(text, ring.ranks() == 2 ? "the function that is called is another on rank 1" : "rank 0: ");
+      EXPECT_HAS(text, ring.ranks() == 2 ? "the function called differs between rank 0 and rank 1" : "rank 0: ");
       const Tensor<float, 4> fewer_rows(q.slice(2, 0, q.dim(2) - 2));
       text = all([&] { ring.attention(odd ? fewer_rows : q, k, v); });
-      EXPECT_HAS(text, "rows of queries; of 38 tokens on " + std::to_string(ring.ranks()) + " ranks");
+      EXPECT_HAS(text, "of 38 tokens on " + std::to_string(ring.ranks()) + " ranks");
       text = all([&] { ring.decode(odd ? fewer_rows : q, k, v); });
       EXPECT_HAS(text, "q_len is");
       text = all([&] { odd ? (void)ring.gather(q) : (void)ring.gather(more_heads); });
@@ -69,19 +69,19 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
       text = all([&] { ring.gather(q, odd ? 0 : 1); });
       EXPECT_HAS(text, "gather: the root is 1 on rank 0, 0 on rank " + last);
       text = all([&] { ring.gather(q, 99); });
-      EXPECT_HAS(text, "the root is 99");
+      EXPECT_HAS(text, "root 99 is out of range");
       const auto r = ring.attention(q, k, v);
       const Tensor<Eigen::bfloat16, 4> short_grad(q.shape());
       text =
           all([&] { odd ? ring.attention_backward(short_grad, q, k, v, r) : ring.attention_backward(q, q, k, v, r); });
-      EXPECT_HAS(text, "the type of the numbers of grad_out is another on rank " + last);
+      EXPECT_HAS(text, "the scalar type of grad_out differs between rank 0 and rank " + last);
       text = all([&] { odd ? ring.attention_backward(r, q, k, v, r) : ring.attention_backward(q, q, k, v, r); });
-      EXPECT_HAS(text, "the number of gradients of lse is 0 on rank 0, 1 on rank " + last);
+      EXPECT_HAS(text, "the number of lse gradients is 0 on rank 0, 1 on rank " + last);
       EXPECT_EQ(all([&] { ring.attention(q, k, v, attn::causal()); }), "nothing");
     });
 }
 
-TEST(Rules, WhatOneRankRefusesAllRefuse) {
+TEST(Rules, ErrorsOfOneRankAreThrownOnAll) {
   on_ranks(3, mpi::Layout::zigzag, [](mpi::Ring& ring) {
     const bool odd = ring.rank() == 1;
     const Texts own = own_texts(ring, 40);
@@ -94,7 +94,7 @@ TEST(Rules, WhatOneRankRefusesAllRefuse) {
     Options with_memory;
     with_memory.workspace = memory;
     text = all([&] { ring.attention(q, k, v, with_memory); });
-    EXPECT_HAS(text, "leave Options::workspace empty, here it has 64 bytes");
+    EXPECT_HAS(text, "Options::workspace must be empty, but has 64 bytes");
     const std::vector<Index> lengths{40, 40};
     text = all([&] { ring.attention(q, k, v, attn::key_lengths(lengths)); });
     EXPECT_HAS(text, "key_lengths");
@@ -108,7 +108,7 @@ TEST(Rules, WhatOneRankRefusesAllRefuse) {
   });
 }
 
-TEST(Rules, CachesThatDoNotLieAsTheLayoutSays) {
+TEST(Rules, CachesThatContradictTheLayout) {
   on_ranks(3, mpi::Layout::contiguous, [](mpi::Ring& ring) {
     const bool odd = ring.rank() == 1;
     const auto q = drawn<float>({1, 2, 1, 8}, 1);
@@ -122,32 +122,32 @@ TEST(Rules, CachesThatDoNotLieAsTheLayoutSays) {
     const KvCacheConfig one{.kv_heads = 2, .head_dim = 8};
     EXPECT_EQ(all([&] { ring.decode(q, of(one, 4)); }), "nothing");
     std::string text = all([&] { ring.decode(q, of(one, odd ? 5 : 4)); });
-    EXPECT_HAS(text, "decode: rank 1 has 5 tokens of sequence 0; of 13 tokens on 3 ranks the layout gives it 4");
+    EXPECT_HAS(text, "decode: rank 1 has 5 tokens of sequence 0, but the layout gives it 4 of 13 tokens on 3 ranks");
     EXPECT_HAS(text, "attn::mpi::grown()");
     text = all([&] { ring.decode(q, mpi::grown(of(one, odd ? 5 : 4), {12})); });  // token 12 belongs to rank 0
-    EXPECT_HAS(text, "rank 0 has 4 tokens of sequence 0; of 13 tokens on 3 ranks the layout gives it 5");
+    EXPECT_HAS(text, "rank 0 has 4 tokens of sequence 0, but the layout gives it 5 of 13 tokens on 3 ranks");
     text = all([&] { ring.decode(q, mpi::grown(of(one, 4), {odd ? 5 : 12})); });
-    EXPECT_HAS(text, "the list of lengths of prompts is another on rank 1");
+    EXPECT_HAS(text, "the list of prompt lengths differs between rank 0 and rank 1");
     text = all([&] { ring.decode(q, mpi::grown(of(one, 4), {1, 2})); });
-    EXPECT_HAS(text, "grown: 2 lengths of prompts for 1 sequences");
+    EXPECT_HAS(text, "grown: got 2 prompt lengths for 1 sequences");
     text = all([&] { ring.decode(q, mpi::grown(of(one, 4), {-1})); });
-    EXPECT_HAS(text, "grown: prompts[0] is -1");
+    EXPECT_HAS(text, "grown: prompts[0] must not be negative, but is -1");
     KvCacheConfig two = one, turned = one;
     two.batch = 2;
     turned.rope = Rope({.head_dim = 8});
     text = all([&] { ring.decode(q, of(odd ? two : one, 4)); });
-    EXPECT_HAS(text, "rank 1: batch differs: query has 1, the cache 2 sequences");
+    EXPECT_HAS(text, "rank 1: batch differs: query has 1, the cache has 2 sequences");
     text = all([&] { ring.decode(odd ? drawn<float>({2, 2, 1, 8}, 1) : q, of(odd ? two : one, 4)); });
     EXPECT_HAS(text, "batch is 1 on rank 0, 2 on rank 1");
     text = all([&] { ring.decode(q, of(odd ? turned : one, 4)); });
-    EXPECT_HAS(text, "rank 1: decode: the cache turns keys by the rows that they have on this rank");
+    EXPECT_HAS(text, "rank 1: decode: the cache rotates keys by their rows on this rank");
     text = all([&] { ring.decode(q, of(one, 4), attn::sliding_window(odd ? 3 : 4)); });
-    EXPECT_HAS(text, "the mods of rank 1 and of rank 0");
+    EXPECT_HAS(text, "the mods of rank 1 and rank 0");
   });
 }
 
-/// A mod that throws on one rank, in the middle of the work: all throw, and the ring serves again.
-TEST(Rules, NobodyWaitsForARankWhoseModThrows) {
+/// If a mod throws on one rank in the middle of a call, all ranks throw, and the ring still works.
+TEST(Rules, ThrowingModsEndCallsOnAllRanks) {
   for (const int count : {1, 2, 3, 7})
     for (const mpi::Layout layout : kRankLayouts)
       on_ranks(count, layout, [&](mpi::Ring& ring) {
@@ -155,9 +155,9 @@ TEST(Rules, NobodyWaitsForARankWhoseModThrows) {
         const Texts own = own_texts(ring, 300, 8, 8);
         const Tensor<float, 4>&q = own.q, &k = own.k, &v = own.v;
         const auto r = ring.attention(q, k, v);
-        // Not where ranks compare their mods.
+        // The first 500 calls succeed, so that it does not throw while ranks compare their mods.
         const auto throwing = [&, calls = std::make_shared<std::atomic<int>>(0)](auto) {
-          if (ring.rank() == odd && ++*calls > 500) throw std::domain_error("a mod of its own");
+          if (ring.rank() == odd && ++*calls > 500) throw std::domain_error("the mod failed");
           return true;
         };
         const auto expect = [&](const auto& call) {
@@ -167,7 +167,7 @@ TEST(Rules, NobodyWaitsForARankWhoseModThrows) {
           } catch (const mpi::RankError& e) {
             EXPECT_NE(ring.rank(), odd);
             EXPECT_EQ(e.rank(), odd);
-            EXPECT_EQ(e.what(), "attn: rank " + std::to_string(odd) + " failed: a mod of its own");
+            EXPECT_EQ(e.what(), "attn: rank " + std::to_string(odd) + " failed: the mod failed");
           } catch (const std::domain_error&) {
             EXPECT_EQ(ring.rank(), odd);
           }
@@ -187,8 +187,8 @@ TEST(Rules, NobodyWaitsForARankWhoseModThrows) {
       });
 }
 
-/// A window's keys go to the neighbour, and nothing else; a causal mask sends nothing backwards.
-TEST(Rules, OnlyWhatIsNeededIsSent) {
+/// Only a window's keys are sent to the next rank; under a causal mask no keys are sent to earlier ranks.
+TEST(Rules, SendsOnlyNeededKeys) {
   on_ranks(4, mpi::Layout::contiguous, [](mpi::Ring& ring) {
     constexpr Index kLen = 4096, kWindow = 256, kRow = 2 * 2 * 8 * sizeof(float);  // keys and values of two heads
     auto [q, k, v] = own_texts(ring, kLen);
@@ -206,13 +206,14 @@ TEST(Rules, OnlyWhatIsNeededIsSent) {
     constexpr Index kLen = 4096, kWindow = 100, kRow = 2 * 2 * 8 * sizeof(float);
     auto [q, k, v] = own_texts(ring, kLen);
     ring.attention(q, k, v, attn::sliding_window(kWindow));
-    // Each piece but the last goes to the next one's rank; pieces 3 and 4 are on one.
+    // Each piece but the last is sent to the next piece's rank; pieces 3 and 4 are on the same rank.
     EXPECT_EQ(ring.traffic().bytes_sent, (ring.rank() == 3 || ring.rank() == 0 ? 1 : 2) * kWindow * kRow);
   });
 }
 
-/// Two blocks of keys and values at most beside a rank's own, and four with their gradients.
-TEST(Rules, MemoryOfWhatTravels) {
+/// Buffers hold at most as many keys and values as a rank owns, and four times that in the backward pass, with
+/// gradients.
+TEST(Rules, MemoryOfBuffers) {
   for_each_ring(41, [](mpi::Ring& ring, Random&, Sample&) {
     const Index len = 1100 * ring.ranks();
     const auto [q, k, v] = own_texts(ring, len, 1, 1, 4);
@@ -225,9 +226,9 @@ TEST(Rules, MemoryOfWhatTravels) {
   });
 }
 
-/// The same bits from run to run, with any executor, whatever messages do on their way. Of seven heads on two, ranks
-/// share some.
-TEST(Rules, BitsDependOnRanksAlone) {
+/// The same bits from run to run, with any executor and any timing of messages. Seven query heads share each of the two
+/// key heads, so some ranks share a key head.
+TEST(Rules, BitsDependOnlyOnRanks) {
   for_each_ring(42, [](mpi::Ring& ring, Random&, Sample&) {
     const auto [q, k, v] = own_texts(ring, 600, 14, 2);
     const auto same = [](const auto& a, const auto& b) {
@@ -252,9 +253,9 @@ TEST(Rules, BitsDependOnRanksAlone) {
   });
 }
 
-/// What a mod learns is a sum over what a rank works on, its queries or its heads: all ranks' together are that of the
-/// whole text.
-TEST(Rules, LearnedNumbersAddUp) {
+/// Each rank sums gradients of learned mods over its own queries or heads; the sum over ranks is that of the whole
+/// sequence.
+TEST(Rules, LearnedGradientsSumOverRanks) {
   for_each_ring(43, [](mpi::Ring& ring, Random&, Sample&) {
     const Index len = 30, heads = 8;
     const auto q = drawn<float>({1, heads, len, 4}, 1), k = drawn<float>({1, 2, len, 4}, 2),
@@ -270,7 +271,7 @@ TEST(Rules, LearnedNumbersAddUp) {
     const auto whole = gradients(
         [&](const auto& mods) { attn::attention_backward(grad_out, q, k, v, attn::attention(q, k, v, mods), mods); });
     const auto expect_whole_sum = [&](const std::vector<double>& own, const char* way) {
-      // The sum over ranks: rows of a tensor that they all give.
+      // Sums over ranks by scattering and gathering each rank's values.
       Tensor<double, 2> rows({static_cast<Index>(own.size()), 1});
       std::vector<double> sum(own.size());
       for (int r = 0; r < ring.ranks(); ++r) {

@@ -1,4 +1,4 @@
-// Ranks that train a GPT together against one that does so alone.
+// Training a GPT on several ranks against training on a single one.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using namespace train_gpt;
 
-/// Batches that two and three ranks do not divide, and dropout, which must take the same numbers.
+/// A batch size that neither two nor three ranks divide, and dropout, which must drop the same values as on one rank.
 Options small_options() {
   Options options;
   options.model = {.context = 24, .layers = 2, .heads = 2, .features = 20, .dropout = 0.2};
@@ -39,7 +39,7 @@ std::vector<float> learned(const Text& text, Ranks& ranks) {
   return numbers_of(state);
 }
 
-TEST(TrainGptOverRanks, LearnsWhatOneRankLearns) {
+TEST(TrainGptOverRanks, MatchesASingleRank) {
   const Text text("");
   Ranks alone;
   MpiRanks all(MPI_COMM_WORLD);
@@ -47,25 +47,25 @@ TEST(TrainGptOverRanks, LearnsWhatOneRankLearns) {
   ASSERT_EQ(one.size(), several.size());
   const auto steps = static_cast<std::size_t>(small_options().steps);
   for (std::size_t i = 0; i < steps; ++i) EXPECT_NEAR(several[i], one[i], 2e-5) << "loss of step " << i + 1;
-  // AdamW divides gradients by their own size, so those that are nearly 0 may turn a rounding into a step; on average
-  // they must not.
+  // AdamW divides gradients by their own size, so a rounding of a gradient near 0 may become a whole step; the average
+  // difference must be small.
   double difference = 0, size = 0;
   for (std::size_t i = steps; i < one.size(); ++i) {
     difference += static_cast<double>(std::abs(several[i] - one[i]));
     size += static_cast<double>(std::abs(one[i]));
   }
   EXPECT_LT(difference, 1e-4 * size);
-  EXPECT_EQ(learned(text, all), several) << "from run to run";
+  EXPECT_EQ(learned(text, all), several) << "differs from run to run";
 
   std::vector<float> first = several;
   MPI_Bcast(first.data(), static_cast<int>(first.size()), MPI_FLOAT, 0, MPI_COMM_WORLD);
-  EXPECT_EQ(first, several) << "on all ranks";
+  EXPECT_EQ(first, several) << "differs between ranks";
 }
 
 TEST(TrainGptOverRanks, AddsInTheOrderOfRanks) {
   MpiRanks ranks(MPI_COMM_WORLD);
-  // More numbers than are added up at once, with all of a float's digits, so that the order matters; each rank can make
-  // those of all.
+  // More values than are summed at once, with all of a float's digits, so that the order matters. Each rank can compute
+  // the values of all.
   const auto number = [](int rank, std::size_t i) {
     const std::size_t digits = (i * 2654435761 + static_cast<std::size_t>(rank) * 7654321) % (1 << 23);
     return std::ldexp(1.0f + std::ldexp(static_cast<float>(digits), -23), (static_cast<int>(i % 7) + 5 * rank) % 7);
@@ -82,7 +82,7 @@ TEST(TrainGptOverRanks, AddsInTheOrderOfRanks) {
   EXPECT_FALSE(ranks.any(false));
 }
 
-TEST(TrainGptOverRanks, EachRankNeedsAText) {
+TEST(TrainGptOverRanks, EachRankNeedsASequence) {
   const MpiRanks ranks(MPI_COMM_WORLD);
   Options options = small_options();
   options.batch = ranks.count();

@@ -1,4 +1,4 @@
-// Decoding rows of all ranks, and what all ways have in common: tensors cut and put together, matrices, layouts.
+// Decoding over the rows of all ranks, and the parts shared by all algorithms: scatter and gather, matrices, layouts.
 #include <cstdlib>
 
 #include "ranks.h"
@@ -24,7 +24,7 @@ void check_every_mod_of_ways() {
       SCOPED_TRACE(row.name);
       const auto k = ring.scatter(a.k.cview()), v = ring.scatter(a.v.cview());
       const auto decoded = ring.decode(a.q.cview(), k, v, row.mod);
-      // All ranks have the same bits of what they all have.
+      // The results are the same bits on all ranks.
       const Tensor<T, 4> of_root = ring.gather(ring.scatter(decoded.out, 0));
       EXPECT_TRUE(same_bits(plain(of_root), plain(decoded.out)));
       if (ring.rank() != 0 || ::testing::Test::HasFailure()) return;
@@ -49,7 +49,7 @@ TEST(Ways, DecodeWithSigmoids) {
   });
 }
 
-/// A sink counts once, whatever the ranks; heads have the numbers that they have in the whole.
+/// A sink counts once for any number of ranks, and mods see the heads' indices in the whole call.
 TEST(Ways, SinksAndHeads) {
   for_each_ring(33, [&](mpi::Ring& ring, Random&, Sample&) {
     const auto q = drawn<float>({1, 8, 30, 6}, 1), k = drawn<float>({1, 4, 30, 6}, 2),
@@ -68,8 +68,8 @@ TEST(Ways, SinksAndHeads) {
   });
 }
 
-/// Keys whose first one is not at position 0 (Options::kv_offset), as a machine with all of them has them.
-TEST(Ways, KeysFromAPositionOn) {
+/// Keys that do not begin at position 0 (Options::kv_offset), against a single call.
+TEST(Ways, KeysWithAnOffset) {
   for_each_ring(34, [&](mpi::Ring& ring, Random&, Sample&) {
     const auto q = drawn<float>({2, 7, 26, 6}, 1), k = drawn<float>({2, 7, 31, 6}, 2),
                v = drawn<float>({2, 7, 31, 5}, 3), grad = drawn<float>({2, 7, 26, 5}, 4);
@@ -81,7 +81,7 @@ TEST(Ways, KeysFromAPositionOn) {
     const auto expect_same = [](const auto& got, const auto& want, const char* what) {
       ASSERT_EQ(got.shape(), want.shape());
       for (Index i = 0; i < want.size(); ++i) {
-        if (got.data()[i] == want.data()[i]) continue;  // -inf too
+        if (got.data()[i] == want.data()[i]) continue;  // also equal if -inf
         ASSERT_NEAR(got.data()[i], want.data()[i], 1e-4) << what << ' ' << i;
       }
     };
@@ -105,9 +105,9 @@ TEST(Ways, KeysFromAPositionOn) {
   });
 }
 
-TEST(Ways, MatricesGoWhereTensorsGo) {
+TEST(Ways, TakesMatrices) {
   for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
-    std::srand(5);  // what Random() draws from: the same on all ranks
+    std::srand(5);  // seeds Random(), the same on all ranks
     Eigen::MatrixXf q = Eigen::MatrixXf::Random(37, 6), k = Eigen::MatrixXf::Random(37, 6),
                     v = Eigen::MatrixXf::Random(37, 4);
     std::vector<Index> rows;
@@ -126,7 +126,7 @@ TEST(Ways, MatricesGoWhereTensorsGo) {
   });
 }
 
-/// Cut and put together, by all and by a root, with strides and gaps.
+/// Scattered and gathered by all ranks and by a root, with strides and gaps.
 TEST(Ways, ScatterAndGather) {
   for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
     for (const Index len : {0, 1, 6, 23}) {
@@ -147,7 +147,7 @@ TEST(Ways, ScatterAndGather) {
   });
 }
 
-/// Each token is on one rank, and rows ascend.
+/// Each token is on one rank, and the tokens of a rank ascend.
 TEST(Ways, Layouts) {
   for (const mpi::Layout layout : kRankLayouts)
     for (const Index ranks : {1, 2, 3, 7})

@@ -1,4 +1,4 @@
-# The .deb of cpack: installed by dpkg into a root of its own, found by CMake and pkg-config there, and taken away again.
+# The .deb made by cpack: installed by dpkg into a separate root, found there by CMake, and removed again.
 include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
 find_program(dpkg dpkg)
 if(NOT dpkg)
@@ -22,7 +22,7 @@ set(in_root ${dpkg} --root=${root} --force-not-root --force-depends --log=${work
 run(${CMAKE_COMMAND} -E env PATH=$ENV{PATH}:/usr/sbin:/sbin ${in_root} --install ${package})
 run(${in_root} --status libattn-dev)
 if(NOT output MATCHES "Status: install ok installed" OR NOT output MATCHES "Depends: libeigen3-dev")
-  message(FATAL_ERROR "dpkg says of the package\n${output}")
+  message(FATAL_ERROR "dpkg reports for the package:\n${output}")
 endif()
 file(WRITE ${work}/user/CMakeLists.txt "cmake_minimum_required(VERSION 3.22)
 project(user LANGUAGES CXX)
@@ -42,5 +42,5 @@ endforeach()
 run(${CMAKE_COMMAND} -E env PATH=$ENV{PATH}:/usr/sbin:/sbin ${in_root} --purge libattn-dev)
 file(GLOB_RECURSE left ${root}/usr/*)
 if(left)
-  message(FATAL_ERROR "what the package left behind: ${left}")
+  message(FATAL_ERROR "the package left files behind: ${left}")
 endif()

@@ -1,9 +1,9 @@
-# A library that links attn::attn, is installed itself, and is used by a third project; attn comes from an installed package,
-# or as a subdirectory with ATTN_INSTALL, which installs it with the library.
+# A library that links attn::attn, is installed, and is used by a third project. attn is an installed package, or a
+# subdirectory with ATTN_INSTALL, which installs it with the library.
 include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
 file(REMOVE_RECURSE ${WORK_DIR}/exported)
 
-# export_and_use(<name> <where attn is installed then> <option>...)
+# export_and_use(<name> <prefix where attn gets installed> <option>...)
 function(export_and_use name attn_prefix)
   set(work ${WORK_DIR}/exported/${name})
   run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/exported -B ${work}/library -G ${GENERATOR}

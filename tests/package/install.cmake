@@ -1,4 +1,4 @@
-# Installs to one place and moves the tree to another: nothing in it may remember the first.
+# Installs to one folder and moves the tree to another: no file may refer to the first.
 include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
 set(first ${WORK_DIR}/staging/prefix)
 file(REMOVE_RECURSE ${WORK_DIR}/staging ${WORK_DIR}/moved)

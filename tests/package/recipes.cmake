@@ -1,5 +1,5 @@
-# The recipes for other package managers, as far as they run without these: the port of vcpkg with stand-ins for its
-# functions, which do what vcpkg's do; and that all say the version of the header.
+# The recipes for other package managers, as far as they run without them: the vcpkg port with stand-ins for vcpkg's
+# functions, and the version in all recipes against the header.
 include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
 set(packaging ${SOURCE_DIR}/cmake/packaging)
 set(work ${WORK_DIR}/recipes)
@@ -17,7 +17,7 @@ function(vcpkg_cmake_config_fixup)
   cmake_parse_arguments(arg "" "PACKAGE_NAME;CONFIG_PATH" "" ${ARGN})
   file(RENAME ${CURRENT_PACKAGES_DIR}/${arg_CONFIG_PATH} ${CURRENT_PACKAGES_DIR}/share/${arg_PACKAGE_NAME})
   file(REMOVE_RECURSE ${CURRENT_PACKAGES_DIR}/share/cmake)
-  # They lie one folder higher now.
+  # The folder of the CMake files is now two levels below the prefix instead of three.
   set(targets ${CURRENT_PACKAGES_DIR}/share/${arg_PACKAGE_NAME}/attnTargets.cmake)
   set(up "get_filename_component(_IMPORT_PREFIX \"\${_IMPORT_PREFIX}\" PATH)\n")
   file(READ ${targets} text)
@@ -34,7 +34,7 @@ set(CURRENT_PACKAGES_DIR ${work}/packages)
 include(${packaging}/vcpkg/portfile.cmake)
 foreach(file IN ITEMS include/attn/attn.h share/attn/attnConfig.cmake share/attn/attnTargets.cmake share/attn/copyright)
   if(NOT EXISTS ${CURRENT_PACKAGES_DIR}/${file})
-    message(FATAL_ERROR "the port of vcpkg lacks ${file}")
+    message(FATAL_ERROR "the vcpkg port lacks ${file}")
   endif()
 endforeach()
 file(WRITE ${work}/user/CMakeLists.txt "cmake_minimum_required(VERSION 3.22)

@@ -1,5 +1,5 @@
-# The installed attn.hpp: twice in a unit and twice in a program, with the kernels compiled in a third unit, and in the
-# place of the headers of each example.
+# The installed attn.hpp: included twice in a unit and by two units of a program, with the kernels compiled in a third
+# unit, and in place of the headers in each example.
 include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
 set(work ${WORK_DIR}/single_header)
 file(REMOVE_RECURSE ${work})
@@ -8,7 +8,7 @@ file(COPY ${prefix}/include/attn.hpp DESTINATION ${work}/include)
 separate_arguments(warnings UNIX_COMMAND "${WARNINGS}")
 set(compile ${COMPILER} -std=c++20 -DATTN_EXTERN_TEMPLATES ${warnings} -Werror -I${work}/include -isystem ${EIGEN_INCLUDE} -pthread)
 
-# Whoever asks for one of our headers gets the one.
+# Headers of the same names that forward to attn.hpp.
 file(GLOB_RECURSE headers RELATIVE ${SOURCE_DIR}/include ${SOURCE_DIR}/include/attn/*.h)
 foreach(header IN LISTS headers)
   if(NOT header MATCHES "/detail/|openmp")
@@ -27,7 +27,7 @@ file(WRITE ${work}/kernels.cpp "#define ATTN_INSTANTIATE\n#include \"attn.hpp\"\
 run(${compile} ${work}/main.cpp ${work}/other.cpp ${work}/kernels.cpp -o ${work}/program)
 run(${work}/program)
 
-# Of the larger examples a unit that uses much of the library.
+# One unit of each larger example that uses much of the library, and the small examples.
 foreach(example IN ITEMS custom_mod gradients hello shared_prefix worked_example nn/attention tinystories/transformer
                          transliterate/transformer)
   run(${compile} -DNN_SCALAR=float -fsyntax-only ${SOURCE_DIR}/examples/${example}.cpp)

@@ -1,4 +1,4 @@
-# What the package tests share: the folders, and steps that stop at the first one that fails.
+# Common parts of the package tests: folders, and steps that stop at the first failure.
 cmake_minimum_required(VERSION 3.22)
 
 set(prefix ${WORK_DIR}/moved/prefix)
@@ -12,7 +12,7 @@ macro(run)
 endmacro()
 
 # build_and_test(<source> <binary> <build type> <cache entry>...): without optimization, which took two thirds of a
-# consumer's compile time. What is tested is that it finds, compiles and links.
+# consumer's compile time. The tests cover finding, compiling and linking.
 macro(build_and_test source binary type)
   file(REMOVE_RECURSE ${binary})
   run(${CMAKE_COMMAND} -S ${source} -B ${binary} -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER}
@@ -21,7 +21,8 @@ macro(build_and_test source binary type)
   run(${CMAKE_CTEST_COMMAND} --test-dir ${binary} --output-on-failure)
 endmacro()
 
-# only_eigen_and_threads(<binary>): the consumer built there got nothing else from attn::attn.
+# only_eigen_and_threads(<binary>): checks that, for the consumer built there, attn::attn brought in only Eigen and
+# threads.
 macro(only_eigen_and_threads binary)
   file(READ ${binary}/brings.txt brings)
   set(expected "options: \ndefinitions: \nlink options: \nlinks: Eigen3::Eigen;Threads::Threads\n")

@@ -1,5 +1,5 @@
-// Parameters of additive scores drawn at random, and what they mean: the score written once more, in long double and
-// plain loops over plain vectors. It shares nothing with the library.
+// Randomly drawn parameters of additive scores, and a reference of the score in long double and plain loops over plain
+// vectors. It shares no code with the library.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace attn::test {
 
-/// A parameter (heads or 1, rows, columns) as doubles that every scalar has, and as tensors of T.
+/// A parameter (heads or 1, rows, columns) as doubles that every scalar represents exactly, and as tensors of T.
 struct DrawnParameter {
   Index heads = 0, rows = 0, columns = 0;
-  std::vector<double> values;  ///< empty: there is none
+  std::vector<double> values;  ///< empty if absent
 
   DrawnParameter() = default;
   DrawnParameter(Index h, Index r, Index c, Random& random, double spread)
@@ -30,7 +30,7 @@ struct DrawnParameter {
     return values[static_cast<std::size_t>(((heads == 1 ? 0 : head) * rows + i) * columns + j)];
   }
 
-  /// The parameter as a rank-3 or rank-2 argument: (heads, rows, columns), or (heads, columns) where it has one row.
+  /// The parameter as a rank-3 or rank-2 argument: (heads, rows, columns), or (heads, columns) if it has one row.
   template <class T>
   Tensor<T, 3> matrices() const {
     Tensor<T, 3> t({heads, rows, columns});
@@ -45,7 +45,7 @@ struct DrawnParameter {
   }
 };
 
-/// What a call of additive attention is drawn from. `sizes.head_dim` is that of the queries.
+/// A randomly drawn call of additive attention. `sizes.head_dim` is that of the queries.
 struct AdditiveModel {
   Sizes sizes;
   Index key_dim, hidden;
@@ -55,7 +55,7 @@ struct AdditiveModel {
   AdditiveModel(const Sizes& s, Index key_dim_given, Index hidden_given, Random& random)
       : sizes(s), key_dim(key_dim_given), hidden(hidden_given) {
     const auto heads = [&](Index all) { return random.chance(0.5) ? 1 : all; };
-    // Where the sizes allow it, a weight is left out now and then.
+    // Where the sizes permit, weights are sometimes omitted.
     if (s.head_dim != hidden || random.chance(0.7))
       query_weight = {heads(s.heads), hidden, s.head_dim, random, 1.5 / std::sqrt(static_cast<double>(s.head_dim))};
     if (key_dim != hidden || random.chance(0.7))
@@ -67,7 +67,7 @@ struct AdditiveModel {
     v = random.values(s.batch * s.kv_heads * s.kv_len * s.v_dim);
   }
 
-  /// Rounds all numbers to values that T has, if T has 16 bits.
+  /// Rounds all values to T if T has 16 bits.
   template <class T>
   void round_to() {
     if constexpr (sizeof(T) == 2)
@@ -75,7 +75,7 @@ struct AdditiveModel {
         for (double& x : *values) x = static_cast<float>(static_cast<T>(static_cast<float>(x)));
   }
 
-  /// The argument of the tanh of a feature.
+  /// The argument of the tanh of feature `h`.
   Real sum(const Pair& p, Index h) const { return of_query(p, h, false) + of_key(p, h, false); }
 
   Real score(const Pair& p) const {
@@ -83,7 +83,7 @@ struct AdditiveModel {
     for (Index h = 0; h < hidden; ++h) all += score_weight(p.head, 0, h) * std::tanh(sum(p, h));
     return all;
   }
-  /// What the rounding errors of a score are proportional to.
+  /// The magnitude to which a score's rounding errors are proportional.
   Real condition(const Pair& p) const {
     Real all = 0;
     for (Index h = 0; h < hidden; ++h)
@@ -91,7 +91,7 @@ struct AdditiveModel {
     return all;
   }
 
-  /// The meaning of a mod after this score.
+  /// The meaning of this score followed by a mod.
   Meaning meaning(const Meaning& mod, Real scale) const {
     Meaning all = mod;
     all.score = [this, scale, after = mod.score](Real, const Pair& p) {
@@ -101,7 +101,7 @@ struct AdditiveModel {
     return all;
   }
 
-  /// The oracle of attention, whose product of query and key is replaced by this score.
+  /// The oracle of attention, with this score in place of the product of query and key.
   Truth truth(const Meaning& mod, const Numbers& numbers) const {
     Sizes s = sizes;
     s.head_dim = 1;
@@ -116,7 +116,7 @@ struct AdditiveModel {
             t.dot_condition = std::max(t.dot_condition, std::abs(scale) * condition({b, head, i, 0, j}));
     return t;
   }
-  /// The longest sum behind a score, for the bounds of the naive path.
+  /// Sizes with the longest sum in a score as head_dim, for the bounds of the naive path.
   Sizes sizes_of_sums() const {
     Sizes s = sizes;
     s.head_dim = std::max({hidden, s.head_dim, key_dim});
@@ -145,7 +145,7 @@ struct AdditiveModel {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 };
 
-/// A model's tensors of T, and its parameters of P, in memory.
+/// A model's tensors of T and its parameters of P.
 template <class T, class P = T>
 struct AdditiveArguments {
   Strided<T> q, k, v;

@@ -44,7 +44,7 @@ Allocations allocations() { return {in_use, peak, calls}; }
 
 bool attn::test::memory_can_run_out() { return false; }
 
-// These sanitizers have a heap of their own and tell of every block.
+// These sanitizers replace the heap and report every allocation.
 extern "C" {
 std::size_t __sanitizer_get_allocated_size(const volatile void*);
 void __sanitizer_malloc_hook(const volatile void*, std::size_t bytes) { attn::test::taken(bytes); }
@@ -57,7 +57,7 @@ void __sanitizer_free_hook(const volatile void* p) {
 
 bool attn::test::memory_can_run_out() { return true; }
 
-// The C library's heap under its second names; operator new goes through malloc and aligned_alloc.
+// The C library's heap under its internal names; operator new calls malloc and aligned_alloc.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
@@ -65,7 +65,7 @@ void* __libc_realloc(void*, std::size_t);
 void* __libc_memalign(std::size_t, std::size_t);
 void __libc_free(void*);
 
-/// Whether none is left of a limited number of allocations.
+/// Whether the limit on allocations is exhausted. Otherwise counts this allocation against it.
 static bool refused() noexcept {
   std::ptrdiff_t now = attn::test::left;
   while (now > 0 && !attn::test::left.compare_exchange_weak(now, now - 1)) {

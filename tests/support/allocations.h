@@ -1,4 +1,4 @@
-// Counts what a program takes from the heap by any means (new, malloc, aligned_alloc, …), and makes the heap run out.
+// Counts a program's heap allocations of any kind (new, malloc, aligned_alloc, …), and simulates exhausted memory.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace attn::test {
 
-/// The bytes in use since the last restart, counted for all threads: now, and at most.
+/// Since the last restart, over all threads: bytes in use, their maximum, and the number of allocations.
 struct Allocations {
   std::ptrdiff_t in_use = 0;
   std::ptrdiff_t peak = 0;
@@ -17,7 +17,7 @@ struct Allocations {
 void restart_counting();
 Allocations allocations();
 
-/// The most that `call` takes beyond what was in use before.
+/// The allocations of `call`, relative to the memory in use before it.
 template <class Call>
 Allocations allocations_of(const Call& call) {
   restart_counting();
@@ -25,14 +25,15 @@ Allocations allocations_of(const Call& call) {
   return allocations();
 }
 
-/// Whether memory can be made to run out here. It cannot with the sanitizer's own heap.
+/// Whether the limit below works. It does not with a sanitizer's heap.
 bool memory_can_run_out();
 
-/// Lets all threads make `count` more allocations and none after them, until there is no limit again.
+/// Lets all threads together make `count` more allocations, and fails all others until lift_limit().
 void limit_allocations(std::ptrdiff_t count);
 void lift_limit();
 
-/// Whether `call` ran out of memory with this many allocations. A thread that cannot be started is a std::system_error.
+/// Whether `call` ran out of memory with this many allocations. Failing to start a thread (std::system_error) counts,
+/// too.
 template <class Call>
 bool runs_out(std::ptrdiff_t allocations, const Call& call) {
   limit_allocations(allocations);

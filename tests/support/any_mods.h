@@ -1,4 +1,4 @@
-// Both paths with mods whose type is erased: what calls them is compiled once for each scalar, not in every test.
+// Calls of both paths with type-erased mods: their templates are compiled once per scalar, not in every test.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,4 @@
-// The tables of mods with their types erased: they are compiled once for each scalar (rows/), not in every test that
-// uses them.
+// The tables of mods, type-erased: compiled once per scalar (rows/), not in every test that uses them.
 #pragma once
 
 #include "any_mods.h"
@@ -17,15 +16,15 @@ struct AnyRow {
   explicit(false) AnyRow(const Row<M>& row) : name(row.name), mod(row.mod), meaning(row.meaning) {}
 };
 
-/// Every row of mod_table.h.
+/// Returns all rows of mod_table.h.
 template <class T>
 std::vector<AnyRow<T>> all_rows(const Setting& s);
 
-/// One variant of every mod.
+/// Returns one variant of every mod.
 template <class T>
-std::vector<AnyRow<T>> a_row_of_each_kind(const Setting& s);
+std::vector<AnyRow<T>> one_row_per_mod(const Setting& s);
 
-/// One variant of a mod, both drawn at random.
+/// Returns a random variant of a random mod.
 template <class T>
 AnyRow<T> any_row(const Setting& s);
 

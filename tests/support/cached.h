@@ -1,4 +1,4 @@
-// Attention over caches as tests call it: mods with their types erased, and caches whose unused room is poisoned.
+// Attention over caches for tests: type-erased mods, and caches whose unused memory is poisoned.
 #pragma once
 
 #include "erased_rows.h"
@@ -6,7 +6,7 @@
 
 namespace attn::test {
 
-/// A mod that attention over sequences is called with, and what it means.
+/// A mod for attention over sequences, and its meaning.
 template <class T>
 struct CachedRow {
   using Run = void(RaggedMemory<T>&, const std::vector<Index>& q_lens, const KvView<Wide<T>>&, const Options&);
@@ -26,11 +26,11 @@ struct CachedRow {
         }) {}
 };
 
-/// A cache of S with some sequences. Pages are dealt out to them in turn, and all memory that is not theirs is NaN.
+/// A cache of S with some sequences. Their pages are interleaved, and all unused memory is NaN.
 template <class S>
 class PoisonedCache {
  public:
-  /// page_size 0: the cache is a KvCache.
+  /// page_size 0: a KvCache.
   PoisonedCache(const std::vector<Tokens>& tokens, Index page_size, const std::optional<Rope>& rope = std::nullopt) {
     const TokenSizes& s = tokens[0].sizes();
     const Index count = static_cast<Index>(tokens.size());
@@ -73,7 +73,7 @@ class PoisonedCache {
         lens.push_back(pieces.back().size());
         more += lens.back();
       }
-      Appended<Given<S>> given(behind_each_other(pieces));
+      Appended<Given<S>> given(concatenated(pieces));
       if (one_piece_)
         one_piece_->append(given.k(), given.v(), lens);
       else
@@ -82,7 +82,7 @@ class PoisonedCache {
   }
 
   KvView<typename KvCache<S>::Computed> view() const { return one_piece_ ? one_piece_->view() : pages_->view(ids_); }
-  /// The tokens of a sequence as the cache holds them: of 8 bits, or behind a rope, not quite what was appended.
+  /// The tokens of a sequence as stored: 8-bit or rotated ones differ slightly from those appended.
   Tokens tokens(Index sequence) const {
     return one_piece_ ? tokens_of(*one_piece_, sequence) : tokens_of(*pages_, ids_[static_cast<std::size_t>(sequence)]);
   }
@@ -96,10 +96,10 @@ class PoisonedCache {
   std::vector<Index> ids_;
 };
 
-/// One type for masks, scores and sinks together.
+/// A single type for any combination of masks, scores and sinks.
 using AnyMod = decltype(erased_score(softcap(1)) | erased_mask(full()) | sinks({}));
 
-/// Mods that are told sequences of these lengths apart, and others, each with its meaning.
+/// Mods for sequences of these lengths, each with its meaning. Some of them distinguish the sequences.
 template <class T>
 class RaggedRows {
  public:
@@ -131,7 +131,7 @@ class RaggedRows {
     add("key_lengths | softcap", softcap(5), key_lengths(kept),
         {[=](const Pair& p) { return p.kv < of(kept, p.batch); }, capped, {}});
     add("alibi | causal", alibi(slopes), causal(), {is_causal, sloped, {}});
-    add("a lambda of the sequence", score_mod([](auto x, auto p) {
+    add("a lambda that depends on the sequence", score_mod([](auto x, auto p) {
           using X = decltype(x);
           return x - X(0.25) * static_cast<X>(p.batch % 3) * static_cast<X>(p.kv % 2);
         }),

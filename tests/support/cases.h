@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little, "the case files are li
 
 enum class DType { f16, bf16, f32, f64, i64, boolean };
 
-/// One tensor of a case: C order, as it lies in the file.
+/// One tensor of a case: in C order, as stored in the file.
 struct Array {
   DType dtype = DType::f32;
   std::vector<Index> shape;
@@ -44,11 +44,11 @@ struct Array {
     return result;
   }
 
-  /// The array as a tensor. @throws std::runtime_error if its rank is another one.
+  /// The array as a tensor. @throws std::runtime_error if the rank differs.
   template <class T, int Rank>
   Tensor<T, Rank> tensor() const {
     if (shape.size() != Rank)
-      throw std::runtime_error("tensor of rank " + std::to_string(shape.size()) + ", asked for as rank " +
+      throw std::runtime_error("tensor of rank " + std::to_string(shape.size()) + ", requested as rank " +
                                std::to_string(Rank));
     Shape<Rank> sizes;
     std::copy(shape.begin(), shape.end(), sizes.begin());
@@ -90,11 +90,11 @@ struct Array {
   }
 };
 
-/// What one manifest says, with the tensors it names.
+/// The contents of a manifest, with the tensors it names.
 struct Case {
   std::string name, op, origin;
   int opset = 0;
-  std::map<std::string, double> attrs;  ///< integers and floats alike; only those that the case sets
+  std::map<std::string, double> attrs;  ///< integers and floats; only attributes set by the case
   std::map<std::string, Array> inputs, outputs;
   double atol = 0, rtol = 0;
   std::vector<std::string> features;
@@ -152,20 +152,20 @@ inline std::vector<char> read_npy(const std::filesystem::path& file, std::size_t
   if (!in) fail(file, "cannot be opened");
   std::vector<char> bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 
-  constexpr std::size_t kFixed = 10;  // 6 bytes magic, 2 bytes version, 2 bytes length of the header text
+  constexpr std::size_t kFixed = 10;  // 6 bytes magic, 2 bytes version, 2 bytes length of the header
   constexpr std::string_view kMagic = "\x93NUMPY";
   const std::string_view text(bytes.data(), bytes.size());
   if (text.substr(0, kMagic.size()) != kMagic) fail(file, "is not a .npy file (wrong magic)");
   if (text.size() < kFixed) fail(file, "ends inside the header");
   if (text[6] != 1 || text[7] != 0)
     fail(file, ".npy version " + std::to_string(int(text[6])) + "." + std::to_string(int(text[7])) +
-                   ", only 1.0 is understood");
+                   ", only 1.0 is supported");
   const std::size_t start = kFixed + static_cast<unsigned char>(text[8]) + 256u * static_cast<unsigned char>(text[9]);
   if (text.size() < start) fail(file, "ends inside the header");
   if (text.substr(kFixed, start - kFixed).find("'fortran_order': False") == std::string_view::npos)
     fail(file, "is not in C order");
   if (text.size() - start != expected)
-    fail(file, "holds " + std::to_string(text.size() - start) + " bytes of data, the manifest wants " +
+    fail(file, "holds " + std::to_string(text.size() - start) + " bytes of data, but the manifest expects " +
                    std::to_string(expected));
   bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(start));
   return bytes;
@@ -174,7 +174,7 @@ inline std::vector<char> read_npy(const std::filesystem::path& file, std::size_t
 }  // namespace detail
 
 /// Reads `folder`/manifest.txt and every tensor it names.
-/// @throws std::runtime_error that names the file, the line and what is wrong with it.
+/// @throws std::runtime_error with the file, the line and the fault.
 inline Case read_case(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "manifest.txt";
   std::ifstream in(file);
@@ -224,13 +224,13 @@ inline Case read_case(const std::filesystem::path& folder) {
       next(type, "dtype");
       array.dtype = detail::dtype_of(type, file, where);
       next(rank, "rank");
-      constexpr std::size_t kMaxRank = 8;  // more than any operator here has; a wild number must not be allocated
+      constexpr std::size_t kMaxRank = 8;  // more than any operator has; limits allocations
       if (rank > kMaxRank) detail::fail(file, where + "rank " + std::to_string(rank) + " is not plausible");
       array.shape.resize(rank);
       Index elements = 1;
       for (Index& d : array.shape) {
         next(d, "dimension");
-        constexpr Index kMaxElements = Index(1) << 31;  // far above any case, and two of them multiply without overflow
+        constexpr Index kMaxElements = Index(1) << 31;  // far above any case; the product of two still fits
         if (d < 0) detail::fail(file, where + "dimension " + std::to_string(d) + " is negative");
         if (d > kMaxElements || (elements *= d) > kMaxElements)
           detail::fail(file, where + "the shape is not plausible");

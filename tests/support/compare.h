@@ -1,4 +1,4 @@
-// How far results may lie from the truth, and why.
+// Allowed differences between results and the truth, with their justification.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace attn::test {
 
-/// The largest difference; infinite if one side is NaN or infinite and the other is not the same.
+/// The largest difference; infinite if one side is NaN or infinite and the other differs.
 template <class T>
 Real largest_error(const std::vector<Real>& truth, const std::vector<T>& got) {
   if (truth.size() != got.size()) return std::numeric_limits<Real>::infinity();
@@ -30,18 +30,18 @@ Real largest_error(const std::vector<Real>& truth, const std::vector<T>& got) {
   return error;
 }
 
-/// The scalar in which the library computes with T, and its log-sum-exps.
+/// The scalar of log-sum-exps, in which the library computes if tensors have the scalar T.
 template <class T>
 using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
 
-/// What one path computed, as plain row-major vectors.
+/// The results of one path, as plain row-major vectors.
 template <class T>
 struct Computed {
   std::vector<T> out;
   std::vector<Wide<T>> lse;
 };
 
-/// From 1 to the next number. Eigen 3.4.0 has 2^-13 for its half.
+/// The distance from 1 to the next representable value. Eigen 3.4.0 returns 2^-13 for its half.
 template <class T>
 Real epsilon() {
   if (std::is_same_v<T, Eigen::half>) return 0x1p-10L;
@@ -52,7 +52,7 @@ Real epsilon() {
 template <class T>
 struct Errors {
   static inline const Real kEps = epsilon<Wide<T>>();
-  /// Rounding weights and results to 16 bits errs by half an eps each; and weights of binary16 vanish.
+  /// Rounding weights and results to 16 bits has an error of half an eps each; small weights underflow in binary16.
   static inline const Real kNarrowEps = sizeof(T) == 2 ? epsilon<T>() : 0;
   Real out, lse;
 
@@ -60,9 +60,10 @@ struct Errors {
       : out(largest_error(truth.out, got.out)), lse(largest_error(truth.lse, got.lse)) {}
 };
 
-/// Compares the naive path with the truth: it has rounding errors only, bounded in the worst case. A dot product of d
-/// terms errs by at most d eps sum|q||k|, a mod by a few eps of the score. A weight errs by that much of itself, twice
-/// (itself and the sum), and the sum over keys adds kv_len eps of the largest value.
+/// Compares the naive path with the truth: its only errors are rounding errors, which are bounded in the worst case. A
+/// dot product of d terms has an error of at most d eps sum|q||k|, a mod a few eps of the score. The relative error of
+/// a weight is twice that of a score (from its exponential and from the sum of exponentials), and the sum over keys
+/// adds kv_len eps of the largest value.
 inline Real score_error(const Truth& truth, const Sizes& s) {
   return static_cast<Real>(s.head_dim + 2) * truth.dot_condition + 8 * truth.largest_score + 4;
 }
@@ -84,36 +85,38 @@ void expect_weights_close(const Truth& truth, const std::vector<T>& weights, con
       << "weights";
 }
 
-/// Compares any other path with the truth. It may err at most twice as much as the naive path, plus a floor for cases
-/// in which the naive path happens to be exact (one key, say). The floor is counted in roundings of the largest score
-/// and value; for the log-sum-exp, which can be log(kv_len) away from the scores, in roundings of itself too. Over all
-/// sweeps and instruction sets, error - 2 * naive was at most 0.8 of these units in out, and 3.1 in lse, which adds the
-/// rounding of the maximum and of the logarithm; in long double, where the oracle rounds as well, 1.3, and with dozens
-/// of passes over groups of tokens 3.8. About twice that is allowed. With 16 bits, one rounding of the largest value
-/// comes on top.
+/// Compares any other path with the truth. Its error may be at most twice the naive path's, plus a floor for cases in
+/// which the naive path happens to be exact (one key, for example). The floor is counted in roundings of the largest
+/// score and value; for the log-sum-exp, which can be log(kv_len) away from the scores, also in roundings of itself.
+/// Over all sweeps and instruction sets, error - 2 * naive was at most 0.8 of these units in out, and 3.1 in lse, in
+/// which the maximum and the logarithm are rounded as well. It was at most 1.3 in long double, in which the oracle
+/// rounds as well, and 3.8 with dozens of passes over groups of tokens. About twice that is allowed. With 16 bits, one
+/// rounding of the largest value is added.
 constexpr Real kOutFloor = 3, kLseFloor = 6;
 
-/// Weights of products in bf16 have a relative error of 1.03e-4 before they are rounded to bf16, and so do their sums.
+/// Weights computed by bf16 products have a relative error of 1.03e-4 before they are rounded to bf16, and so do their
+/// sums.
 template <class T>
 Real lse_error(attn::Isa isa) {
   return isa >= attn::Isa::avx512_bf16 && std::is_same_v<T, Eigen::bfloat16> ? 1.1e-4L : 0;
 }
 
-/// `lse_error`: how much more the log-sum-exp may err.
+/// `lse_error`: additional error allowed in the log-sum-exp.
 template <class T>
 void expect_close(const Truth& truth, const Computed<T>& naive, const Computed<T>& got, Real lse_error = 0) {
   const Errors<T> reference(truth, naive), e(truth, got);
   const Real unit = Errors<T>::kEps * (1 + truth.largest_score);
   EXPECT_LE(e.out, 2 * reference.out + (kOutFloor * unit + Errors<T>::kNarrowEps / 2) * truth.largest_value)
-      << "out; naive errs by " << reference.out;
+      << "out; the naive path's error is " << reference.out;
   Real largest_lse = 0;
   for (const Real lse : truth.lse)
     if (std::isfinite(lse)) largest_lse = std::max(largest_lse, std::abs(lse));
   const Real lse_unit = Errors<T>::kEps * (1 + std::max(truth.largest_score, largest_lse));
-  EXPECT_LE(e.lse, 2 * reference.lse + kLseFloor * lse_unit + lse_error) << "lse; naive errs by " << reference.lse;
+  EXPECT_LE(e.lse, 2 * reference.lse + kLseFloor * lse_unit + lse_error)
+      << "lse; the naive path's error is " << reference.lse;
 }
 
-/// Whether both are the same bits, NaN included. Long double has padding, so its values are compared instead.
+/// Whether both have the same bits, NaN included. Long double has padding, so its values are compared instead.
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   if (a.size() != b.size()) return false;

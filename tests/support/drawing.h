@@ -1,4 +1,4 @@
-// What a mask keeps, as text.
+// Renders masks as text.
 #pragma once
 
 #include <string>
@@ -7,8 +7,7 @@
 
 namespace attn::test {
 
-/// The drawing of a mask: a line for each query, with `kept` or `dropped` for each key. The last query is at the last
-/// key.
+/// Draws a mask: a line per query, with `kept` or `dropped` per key. The last query is at the position of the last key.
 template <class M>
 std::string drawing(const M& mod, Index q_len, Index kv_len, const char* kept, const char* dropped, const char* end) {
   Problem problem;

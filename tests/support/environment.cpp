@@ -1,4 +1,4 @@
-// Linked to every test binary.
+// Global test environment, linked into every test binary.
 #include <gtest/gtest.h>
 
 #include "attn/isa.h"
@@ -9,8 +9,9 @@ namespace {
 class SoftwareTilesCanRun : public ::testing::Environment {
   void SetUp() override {
     if (attn::detail::software_tiles() && !attn::available(attn::Isa::amx)) {
-      // In the words by which ctest knows skipped tests: GoogleTest itself reports a single one as passed.
-      GTEST_SKIP() << "[  SKIPPED ] ATTN_SOFTWARE_TILES: the kernels for the matrix unit need AVX-512 beside it";
+      // Contains the words by which ctest detects skipped tests: GoogleTest itself reports a single skipped test as
+      // passed.
+      GTEST_SKIP() << "[  SKIPPED ] ATTN_SOFTWARE_TILES: the matrix unit's kernels also need AVX-512";
     }
   }
 };

@@ -1,5 +1,5 @@
-// Mods behind std::function: one type for many, so that a test over all of them needs few instantiations. Predicate,
-// score and hints are still the mod's own.
+// Mods type-erased by std::function, so that tests over all mods need few instantiations. Predicates, scores and hints
+// are still those of the mods.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ struct ErasedMask {
   MaskMod<Keep, CoverageOf, RangeOf> operator()(const Problem& problem) const { return make(problem); }
 };
 
-/// A score mod for every scalar, and for dual numbers of it.
+/// A score mod for every scalar, and for dual numbers.
 class ErasedScore {
   template <class X>
   using Of = std::function<X(X, const Position&)>;
@@ -45,7 +45,7 @@ struct ErasedScoreOfCall {
 template <class M>
 auto erased_mask(const M& mod) {
   return bind_mod(ErasedMask{[mod](const Problem& problem) {
-    // The bound mod may refer to `mod`, so both are kept together.
+    // The bound mod may refer to `mod`, so both are kept alive together.
     const auto kept = std::make_shared<const M>(mod);
     const auto bound =
         std::make_shared<decltype(attn::detail::bind(*kept, problem))>(attn::detail::bind(*kept, problem));
@@ -55,7 +55,7 @@ auto erased_mask(const M& mod) {
   }});
 }
 
-/// A mask that groups tokens, with its groups. If it has no near part, it gets one that keeps nothing.
+/// Erases a mask that groups tokens, with its groups. Without a near part, it gets one that keeps nothing.
 template <class Mask, class Near, class Far>
 auto erased_grouped(const attn::detail::GroupedMask<Mask, Near, Far>& mod) {
   const auto part = [](const auto& mask) {

@@ -1,5 +1,5 @@
-// The rows of mod_table.h with their mods behind std::function: four types for all, so that a test over them needs few
-// instantiations. Predicate, score and hints are still the mod's own. Compiled once (rows/erased.cpp).
+// The rows of mod_table.h with mods type-erased by std::function: four types for all, so that tests need few
+// instantiations. Predicates, scores and hints are still those of the mods. Compiled once (rows/erased.cpp).
 #pragma once
 
 #include "attn/mods.h"
@@ -11,15 +11,15 @@ namespace attn::test {
 struct ErasedRows {
   std::vector<Row<decltype(erased_mask(attn::full()))>> masks;
   std::vector<Row<decltype(erased_score(attn::softcap(1)))>> scores;
-  std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;  ///< which are among the masks too
-  /// Sinks and dropouts. A row has both, of which one changes nothing.
+  std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;  ///< also included in the masks
+  /// Sinks and dropouts. Each row has both, one of which changes nothing.
   std::vector<Row<decltype(attn::sinks({}) | attn::dropout(0, 0))>> others;
 };
 
-/// One variant of every mod.
+/// Returns one variant of every mod.
 ErasedRows erased_rows(const Setting& s);
 
-/// The rows of one kind, as &ErasedRows::masks, of an entry of the table drawn at random; at least one.
+/// Returns the rows of one kind, such as &ErasedRows::masks, of a random entry of the table that has any.
 template <class R>
 R random_rows(const Setting& s, R ErasedRows::*kind);
 

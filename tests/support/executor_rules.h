@@ -1,4 +1,4 @@
-// What every executor must do, whoever owns its threads.
+// Requirements on every executor.
 #pragma once
 
 #include <atomic>
@@ -10,9 +10,9 @@
 
 namespace attn::test {
 
-/// Expects that every task runs once, and that no two tasks of one worker run at the same time.
+/// Expects that every task runs once, and that tasks of the same worker never overlap.
 inline void expect_every_task_once(const Executor& executor) {
-  const int workers = executor.concurrency();  // asked inside a task, it may be 1
+  const int workers = executor.concurrency();  // inside a task, concurrency() may be 1
   for (Index tasks : {0, 1, 2, 5, 1000}) {
     std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
     std::vector<std::atomic<int>> inside(static_cast<std::size_t>(workers));

@@ -7,7 +7,7 @@
 
 namespace attn::test {
 
-/// So many threads for every call, however little it has to do: small calls, too, must be right when they are cut.
+/// Uses all threads for every call, however small, to test that small calls are split correctly.
 class EagerThreads final : public Executor::Backend {
  public:
   explicit EagerThreads(int workers) : pool_(threads(workers)) {}

@@ -11,12 +11,12 @@
 namespace attn::test {
 
 inline std::string numbers_text(Index a, Index b) {
-  std::ostringstream text;  // g++ 12 warns of an overlap in "(" + std::string
+  std::ostringstream text;  // g++ 12 warns about an overlap in "(" + std::string
   text << '(' << a << ", " << b << ')';
   return text.str();
 }
 
-/// A mask that always groups tokens, or only where that pays, which at the sizes of most tests is nowhere.
+/// Makes a mask group tokens always, or only where it pays off, which is never at the sizes of most tests.
 template <class M>
 M some_always(M mod, const Setting& s) {
   mod.grouping.always = s.random.chance(0.8);
@@ -58,7 +58,7 @@ inline auto dilated_rows(const Setting& s) {
                                                {}}}};
 }
 
-/// What queries keep in one dimension of a grid, a row of `length` coordinates for each query.
+/// The coordinates that queries keep in one dimension of a grid, a row of `length` flags per query.
 inline std::vector<bool> kept_in_dimension(Index length, Index window, Index dilation, bool causal) {
   std::vector<bool> kept(static_cast<std::size_t>(length * length));
   for (Index q = 0; q < length; ++q) {
@@ -77,7 +77,7 @@ inline std::vector<bool> kept_in_dimension(Index length, Index window, Index dil
   return kept;
 }
 
-/// Grids with as many tokens as the setting has keys; none where queries lie outside of them.
+/// Grids with as many tokens as the setting has keys; no rows if queries are outside the grid.
 inline auto neighbourhood_rows(const Setting& s) {
   Rows<decltype(attn::neighbourhood({1}, {1}))> rows;
   const Index tokens = s.sizes.kv_len;
@@ -88,7 +88,7 @@ inline auto neighbourhood_rows(const Setting& s) {
       if (n % d == 0) all.push_back(d);
     return s.random.pick(all);
   };
-  std::vector<std::vector<bool>> kept;  // in each dimension
+  std::vector<std::vector<bool>> kept;  // per dimension
   std::vector<Index> shape, window, dilation, causal;
   std::ostringstream name;
   name << "neighbourhood";
@@ -118,12 +118,12 @@ inline auto neighbourhood_rows(const Setting& s) {
   return rows;
 }
 
-/// Lists of any lengths in compressed rows, of all queries or of one for all: empty ones, keys that are listed twice,
-/// and with `hubs` some that have most keys.
+/// Lists of random lengths in compressed rows, one per query or one for all queries: some are empty, keys may be
+/// repeated, and with `hubs` some lists contain most keys.
 struct DrawnLists {
   std::vector<Index> indices;
   Index group;          ///< query heads that share a list
-  Held<Index> offsets;  ///< (1, batch, heads, q_len + 1), not in shared memory: they go on from one to the next
+  Held<Index> offsets;  ///< (1, batch, heads, q_len + 1), never broadcast: a list begins where the previous one ends
 
   DrawnLists(const Setting& s, Index longest, bool hubs)
       : DrawnLists{s,
@@ -162,7 +162,7 @@ struct DrawnLists {
             false) {}
 };
 
-/// Sizes of a call whose queries list their keys, with heads that may share a list.
+/// Random sizes of a call whose queries list their keys; heads may share a list.
 template <class Dims>
 Sizes listed_sizes(Index q_len, Index kv_len, const Dims& dims, Random& random) {
   Sizes s;
@@ -173,7 +173,7 @@ Sizes listed_sizes(Index q_len, Index kv_len, const Dims& dims, Random& random) 
   return s;
 }
 
-/// Lists of keys of all shapes. Some are so short that keys are gathered.
+/// Lists of keys of all shapes. Some are short enough for keys to be gathered.
 inline auto select_rows(const Setting& s) {
   Rows<decltype(attn::select(TensorView<const Index, 4>()))> rows;
   if (!s.even()) return rows;
@@ -203,7 +203,7 @@ inline auto select_rows(const Setting& s) {
   return rows;
 }
 
-/// A number for each entry of lists, of each head or of all; some drop the pair.
+/// A bias for each entry of the lists, per head or for all heads; some are -inf and drop the pair.
 inline auto edge_rows(const Setting& s) {
   using Mod =
       decltype(attn::edge_bias(TensorView<const Index, 3>(), std::vector<Index>(), TensorView<const float, 2>()));

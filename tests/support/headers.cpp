@@ -1,1 +1,1 @@
-// For the precompiled header alone.
+// Empty source of the precompiled header's target.

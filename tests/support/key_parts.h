@@ -1,4 +1,4 @@
-// Parts of the keys of a call (Options::kv_offset), and what they mean to the oracle.
+// Parts of a call's keys (Options::kv_offset), and their meaning for the oracle.
 #pragma once
 
 #include <sstream>
@@ -9,13 +9,13 @@
 
 namespace attn::test {
 
-/// What a mod means for a call that has a part of the keys alone.
+/// The meaning of a mod in a call over only a part of the keys.
 inline Meaning of_part(const Meaning& meaning, Range part) {
   return both(meaning, {[=](const Pair& p) { return part.begin <= p.kv && p.kv < part.end; }, {}});
 }
 
-/// Whether a mod means something else for a part: it asks for the number of keys, or takes the queries for the last of
-/// them.
+/// Whether a mod's meaning is different for a part of the keys, because it depends on the number of keys or assumes
+/// that the queries are the last tokens.
 inline bool needs_all_keys(const std::string& name, const Numbers& numbers) {
   return name == "bound not last" || (name.rfind("tree", 0) == 0 && numbers.q_offset);
 }
@@ -27,7 +27,7 @@ inline std::string text_of_part(const std::string& name, const Sizes& sizes, Ran
   return text.str();
 }
 
-/// The rows of a part, of keys, values or their gradients.
+/// The part's rows of keys, values or gradients.
 template <class T>
 TensorView<T, 4> rows_of(const TensorView<T, 4>& all, Range part) {
   return all.slice(2, part.begin, part.end);

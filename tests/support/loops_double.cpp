@@ -1,2 +1,2 @@
-// The loops and kernels of double, once for all tests.
+// The loops and kernels for double, compiled once for all tests.
 #include "attn/instantiate_double.h"

@@ -1,2 +1,2 @@
-// The loops and kernels of float, once for all tests.
+// The loops and kernels for float, compiled once for all tests.
 #include "attn/instantiate_float.h"

@@ -1,2 +1,2 @@
-// The loops and kernels of long double, once for all tests.
+// The loops and kernels for long double, compiled once for all tests.
 #include "attn/instantiate_long_double.h"

@@ -1,5 +1,5 @@
-// The masks that have no type of their own in mod_table.h, each with its meaning written out by hand. A new one is
-// an entry of kMasks.
+// The masks that share one erased type in mod_table.h, each with its meaning written out by hand. A new mask is an
+// entry of kMasks.
 #pragma once
 
 #include <set>
@@ -23,7 +23,7 @@ inline std::string list(const std::vector<Index>& numbers) {
   return s + "}";
 }
 
-/// A number of tokens for each batch element, up to all that `most` says it has.
+/// Returns a random number of tokens for each batch element, at most most(lengths of that element).
 template <class Most>
 std::vector<Index> draw_lengths(const Setting& s, const Most& most) {
   std::vector<Index> lengths;
@@ -70,7 +70,7 @@ inline void add_key_ranges(MaskRows& rows, const Setting& s) {
   });
 }
 
-/// Packed documents, and ids in any order; none where queries lie outside of the documents.
+/// Packed documents, and ids in any order; no rows if queries are outside the documents.
 inline void add_documents(MaskRows& rows, const Setting& s) {
   const Index n = s.sizes.kv_len;
   if (!s.even() || n == 0 || s.first() < 0 || s.first() + s.sizes.q_len > n) return;
@@ -89,7 +89,7 @@ inline void add_documents(MaskRows& rows, const Setting& s) {
   add_mask(rows, "documents, mixed" + list(mixed), attn::documents(mixed), same(mixed));
 }
 
-/// Masks that group tokens, without their groups: as they are inside any_of() and its like.
+/// Masks that group tokens, without their groups, as in any_of() and similar.
 inline void add_sparse(MaskRows& rows, const Setting& s) {
   const auto add = [&](const auto& grouped) {
     rows.push_back({grouped[0].name + ", not grouped", erased_mask(grouped[0].mod), grouped[0].meaning});
@@ -112,7 +112,7 @@ inline void add_blocks(MaskRows& rows, const Setting& s) {
            [=](const Pair& p) { return map(p.batch, p.head, p.row / bq, p.kv / bk); });
 }
 
-/// Spans that all batch elements share, and spans for each.
+/// Spans shared by all batch elements, and spans per batch element.
 inline void add_spans(MaskRows& rows, const Setting& s) {
   using Spans = std::vector<attn::Range>;
   const auto draw = [&] {
@@ -132,7 +132,7 @@ inline void add_spans(MaskRows& rows, const Setting& s) {
   std::vector<Spans> each;
   for (Index b = 0; b < s.sizes.batch; ++b) each.push_back(draw());
   add_mask(rows, "bidirectional_spans", attn::bidirectional_spans(one), [=](const Pair& p) { return keeps(one, p); });
-  add_mask(rows, "bidirectional_spans of each", attn::bidirectional_spans(each),
+  add_mask(rows, "bidirectional_spans per batch element", attn::bidirectional_spans(each),
            [=](const Pair& p) { return keeps(each[static_cast<std::size_t>(p.batch)], p); });
 }
 
@@ -165,7 +165,7 @@ class ChosenBlocks {
     const auto is_own = [&](Index b) { return c_.causal && (b + 1) * c_.block_kv > first && b * c_.block_kv <= last; };
     const auto is_later = [&](Index b) { return c_.causal && b * c_.block_kv > last; };
     if (is_own(block) || is_later(block)) return is_own(block);
-    Index before = 0;  // how many come before this block
+    Index before = 0;  // number of blocks ranked before this one
     for (Index b = 0; b < blocks_; ++b)
       if (b != block && !is_later(b))
         before += is_own(b) || scores[static_cast<std::size_t>(b)] > scores[static_cast<std::size_t>(block)];
@@ -191,13 +191,13 @@ class ChosenBlocks {
   Sizes s_;
   attn::TopKBlocks c_;
   Index rows_, blocks_;
-  std::vector<bool> kept_;  ///< of (batch, heads, rows of blocks, blocks)
+  std::vector<bool> kept_;  ///< (batch, heads, rows of blocks, blocks)
 };
 
-/// Of double, whose near ties no draw will meet.
+/// The vectors are in double, where near ties do not occur in practice.
 inline void add_chosen_blocks(MaskRows& rows, const Setting& s) {
   if (!s.even()) return;
-  constexpr Index kDim = 3;  // the call's own head_dim may be large
+  constexpr Index kDim = 3;  // independent of the call's head_dim, which may be large
   const auto draw = [&](Index heads, Index len) {
     return Held<double>(
         s, {s.sizes.batch, heads, len, kDim}, [&] { return s.random.uniform(-1, 1); }, false);
@@ -258,9 +258,9 @@ inline void add_logic(MaskRows& rows, const Setting& s) {
       [=](const Pair& p) { return map(p) || p.kv < lengths[static_cast<std::size_t>(p.batch)]; });
 }
 
-/// A mask without rhyme: pairs are kept by a hash of them.
+/// A mask without structure: pairs are kept by a hash.
 struct Hashed {
-  std::uint64_t seed, share;  ///< of 256 pairs are kept
+  std::uint64_t seed, share;  ///< `share` of 256 pairs are kept
 
   static Hashed draw(const Setting& s) { return {s.random.bits(), s.random.pick(std::vector{1u, 64u, 128u, 240u})}; }
   bool operator()(Index batch, Index head, Index q, Index kv) const {
@@ -270,7 +270,7 @@ struct Hashed {
   }
 };
 
-/// Lambdas: one without hints, and one with, of which each head and batch element sees a band of its own.
+/// Lambdas: one without hints, and one with hints, which keeps a different band for each head and batch element.
 inline void add_lambdas(MaskRows& rows, const Setting& s) {
   const Hashed hash = Hashed::draw(s);
   add_mask(rows, "lambda of a hash",
@@ -325,7 +325,7 @@ inline void add_block_masks(MaskRows& rows, const Setting& s) {
   add("block_mask(lambda of a hash)", keeps, of_heads, keeps);
 }
 
-/// Each adds rows: none, if its masks do not suit the setting.
+/// Each adds rows, or none if its masks do not suit the setting.
 inline constexpr void (*kMasks[])(MaskRows&, const Setting&) = {
     add_lengths,       add_padding, add_key_ranges, add_documents, add_sparse,  add_blocks,      add_spans,
     add_chosen_blocks, add_global,  add_tree,       add_logic,     add_lambdas, add_block_masks,

@@ -1,4 +1,4 @@
-// What std::mdspan has, for compilers whose library lacks it: enough of [mdspan] to be recognised as one.
+// A minimal std::mdspan for standard libraries without it: enough of [mdspan] to be recognised as one.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ struct Extents {
   int extent(std::size_t d) const { return sizes[d]; }
 };
 
-/// A layout with any strides, and with `first` numbers in front, since a user's mapping may begin elsewhere.
+/// A layout with any strides, and an offset of `first` elements, since a user's mapping may have one.
 template <std::size_t Rank>
 struct Mapping {
   std::array<int, Rank> strides{};
@@ -27,7 +27,7 @@ struct Mapping {
   }
 };
 
-/// `kStrided` and the handle are what a layout and an accessor may say of themselves.
+/// `kStrided` and `Handle` are properties that a layout and an accessor may define.
 template <class T, std::size_t Rank, bool kStrided = true, class Handle = T*>
 class Mdspan {
  public:
@@ -51,7 +51,7 @@ class Mdspan {
   Mapping<Rank> mapping_;
 };
 
-/// A view of rows that lie behind each other.
+/// A view of contiguous rows.
 template <class T, std::size_t Rank>
 Mdspan<T, Rank> rows(T* data, const std::array<int, Rank>& sizes) {
   Mapping<Rank> mapping;

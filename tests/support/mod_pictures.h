@@ -1,4 +1,4 @@
-// What the page of mods draws: as SVG on the site, in letters on the page itself.
+// The masks and mods pictured in include/attn/mods/README.md: in text there, and as SVG on the site.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline Tensor<bool, 1> even_keys() {
   return even;
 }
 
-/// Four keys for each query; some are repeated or -1.
+/// Four keys per query; some are repeated or -1.
 inline Tensor<int, 2> listed_keys() {
   Tensor<int, 2> keys({12, 4});
   for (int i = 0; i < 12; ++i) {
@@ -39,7 +39,7 @@ inline Eigen::MatrixXf keys_of_blocks() {
   return k;
 }
 
-/// Calls visit(expression, rows, mask) for each mask that the page draws over 12 keys; `expression` is its text.
+/// Calls visit(expression, rows, mask) for each mask that the page draws over 12 keys; `expression` is its source text.
 template <class Visit>
 void for_each_mask_picture(const Visit& visit) {
   const auto map = checkerboard();

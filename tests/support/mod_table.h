@@ -1,6 +1,6 @@
-// Every mod the tests know, each with its meaning written out by hand for the oracle: sweeps, hints, poison and random
-// calls draw from this table. A new mask is an entry of kMasks (mask_table.h), a new score mod one of kScores; a line
-// in each_entry() has a mod that must be compiled in a type of its own.
+// Every mod known to the tests, each with its meaning written out by hand for the oracle: sweeps, hints, poison and
+// random calls draw from this table. A new mask is an entry of kMasks (mask_table.h), a new score mod one of kScores; a
+// mod that must be compiled with its own type is a line in each_entry().
 #pragma once
 
 #include <memory>
@@ -28,12 +28,13 @@ Rows<M> score(const char* name, const M& mod, Score score) {
   return {{name, mod, {.score = score}}};
 }
 
-/// Whether a mask of rank 2 and of this shape would be refused, because its rows may be queries and batch elements.
+/// Whether a mask of rank 2 and this shape would be refused as ambiguous: its rows may be queries or batch elements.
 inline bool is_either(const Setting& s, Index rows, Index columns) {
   return rows > 1 && rows == s.sizes.batch && rows == s.sizes.q_len && columns == s.sizes.kv_len;
 }
 
-/// Rows `make(tensor)` for each way to broadcast over the last Rank of (batch, heads, q_len, kv_len), or for one.
+/// Rows `make(tensor)` for each way to broadcast over the last Rank of (batch, heads, q_len, kv_len), or for a random
+/// one.
 template <int Rank, class T, class Draw, class Make>
 auto broadcasts(const Setting& s, const Draw& draw, const Make& make) {
   const Index full[4] = {s.sizes.batch, s.sizes.heads, s.sizes.q_len, s.sizes.kv_len};
@@ -76,16 +77,16 @@ auto drop_rows(const Setting& s) {
   return tensor_rows<Rank, false>(s);
 }
 
-/// -inf makes -inf of any score, even of NaN.
+/// Adds a bias; -inf turns any score, even NaN, into -inf.
 inline Real biased(Real x, float bias) {
   return bias == -std::numeric_limits<float>::infinity() ? -std::numeric_limits<Real>::infinity() : x + bias;
 }
-/// A number to add, or, with a chance of `drops`, -inf.
+/// A random bias, or -inf with probability `drops`.
 inline double draw_bias(const Setting& s, double size, double drops) {
   return s.random.chance(drops) ? -std::numeric_limits<double>::infinity() : s.random.uniform(-size, size);
 }
 
-/// Biases; with some of them -inf, which drops the pair.
+/// Biases, some of which are -inf and drop the pair.
 template <int Rank>
 auto bias_rows(const Setting& s) {
   const double drops = s.random.pick(std::vector{0.0, 0.2, 0.2}),
@@ -138,7 +139,7 @@ inline auto softcap_rows() {
   return rows;
 }
 
-/// A learned table with a number for each distance; the same memory stands for its gradient.
+/// A learned table with an entry per distance; the same memory serves as its gradient.
 inline auto learned_rows(const Setting& s) {
   const auto table = std::make_shared<attn::Tensor<float, 1>>(attn::Shape<1>{7});
   for (Index i = 0; i < 7; ++i) (*table)(i) = static_cast<float>(s.random.uniform(-1, 1));
@@ -150,7 +151,7 @@ inline auto learned_rows(const Setting& s) {
   });
 }
 
-/// Slopes as they were published, or any.
+/// The published slopes, or random ones.
 inline auto alibi_rows(const Setting& s) {
   std::vector<double> slopes = attn::alibi_slopes(s.sizes.heads);
   if (s.random.chance(0.7))
@@ -160,11 +161,11 @@ inline auto alibi_rows(const Setting& s) {
   });
 }
 
-/// Mods that a user wrote in place, one of each kind: without hint, with each hint, and with the sizes of the call.
+/// User-defined mods, one of each kind: without hints, with each hint, and dependent on the call's sizes.
 inline auto lambda_parity() {
   return attn::mask_mod([](auto p) { return (p.q - p.kv) % 2 == 0; });
 }
-inline auto lambda_documents() {  // queries see keys of their own block of 7 positions and before
+inline auto lambda_documents() {  // queries see keys of their own block of 7 positions and of earlier blocks
   return attn::mask_mod([](const attn::Position& p) { return p.kv / 7 <= p.q / 7; },
                         [](const attn::Tile& t) {
                           return (t.kv.end - 1) / 7 <= t.q.begin / 7 ? attn::Coverage::all : attn::Coverage::some;
@@ -204,7 +205,7 @@ inline auto temperature_rows(const Setting& s) {
   return rows;
 }
 
-/// Sinks: some heads have a logit, sometimes one that outweighs all keys, some have none.
+/// Sinks: some heads have a logit, sometimes one that exceeds all keys, and some have none.
 inline auto sink_rows(const Setting& s) {
   std::vector<double> logits;
   const double most = s.random.chance(0.15) ? 20 : 4;
@@ -215,7 +216,7 @@ inline auto sink_rows(const Setting& s) {
                                               }}}};
 }
 
-/// Dropouts, from one that drops nothing to one that drops everything.
+/// Dropouts, from dropping nothing to dropping everything.
 inline auto dropout_rows(const Setting& s) {
   Rows<attn::DropoutMod> rows;
   for (const double p : {0.5, 0.1, 0.0, 1.0}) {
@@ -228,13 +229,13 @@ inline auto dropout_rows(const Setting& s) {
   return rows;
 }
 
-/// A table of biases for each head or for all, with columns.
+/// A table of biases with `columns` columns, per head or for all heads.
 inline Held<float> draw_table(const Setting& s, Index columns, double drops) {
   return Held<float>(s, {1, 1, s.random.chance(0.3) ? 1 : s.sizes.heads, columns},
                      [&] { return draw_bias(s, 3, drops); });
 }
 
-/// Biases that are single for small distances and shared beyond; some drop the pair.
+/// One bias per distance for small distances, and a shared one beyond; some drop the pair.
 inline auto relative_bias_rows(const Setting& s) {
   const Index most = s.random.chance(0.5) ? 3 : s.random.integer(0, 40);
   const auto table = draw_table(s, 2 * most + 1, 0.2);
@@ -251,8 +252,8 @@ void add_score(ScoreRows& rows, const std::string& name, const M& mod, Score sco
   rows.push_back({name, erased_score(mod), {.score = score}});
 }
 
-/// The bucket of T5 by its definition: how many borders max_exact * (max_distance / max_exact)^(i / wide) lie at or
-/// below the distance.
+/// The bucket of T5 by its definition: a distance below max_exact is its own bucket; beyond, it is max_exact plus the
+/// number of borders max_exact * (max_distance / max_exact)^(i / wide), i = 1, 2, …, at or below the distance.
 inline Index t5_bucket(Index distance, Index buckets, Index max_distance, bool bidirectional) {
   const Index each = bidirectional ? buckets / 2 : buckets, exact = each / 2, wide = each - exact;
   const Index away = bidirectional ? std::abs(distance) : std::max<Index>(-distance, 0);
@@ -274,11 +275,11 @@ inline void add_t5(ScoreRows& rows, const Setting& s) {
             [=](Real x, const Pair& p) { return x + table(0, 0, p.head, t5_bucket(p.kv - p.q, buckets, most, both)); });
 }
 
-/// Lambdas that drop keys and that turn scores around.
+/// Lambdas that drop keys, and that flip the signs of scores.
 inline void add_score_lambdas(ScoreRows& rows, const Setting& s) {
   const Index step = s.random.integer(1, 7);
   add_score(
-      rows, "lambda of -inf but each " + std::to_string(step), attn::score_mod([step](auto x, auto p) {
+      rows, "lambda of -inf except at multiples of " + std::to_string(step), attn::score_mod([step](auto x, auto p) {
         using X = decltype(x);
         return p.kv % step == 0 ? X(x / X(2)) : X(-std::numeric_limits<float>::infinity());
       }),
@@ -288,17 +289,17 @@ inline void add_score_lambdas(ScoreRows& rows, const Setting& s) {
             [](Real x, const Pair& p) { return p.kv % 3 == 0 ? -x : x; });
 }
 
-/// Each adds rows: none, if its mods do not suit the setting.
+/// Each adds rows, or none if its mods do not suit the setting.
 inline constexpr void (*kScores[])(ScoreRows&, const Setting&) = {add_t5, add_score_lambdas};
 
-/// Of rows that are variants of a mod, those that the setting asks for.
+/// The rows requested by the setting: all variants of a mod, or a random one.
 template <class M>
 Rows<M> variants(const Setting& s, Rows<M> rows) {
   return s.one_variant && rows.size() > 1 ? Rows<M>(1, s.random.pick(rows)) : std::move(rows);
 }
 
-/// Calls visit(draw) for every entry of the table; draw(setting) makes its rows, which are all of one type. The masks
-/// of kMasks, and the scores of kScores, have one type each.
+/// Calls visit(draw) for every entry of the table; draw(setting) returns its rows, which all have the same type. The
+/// masks of kMasks share one type, and so do the scores of kScores.
 template <class Visit>
 void each_entry(const Visit& visit) {
   const auto own = [&](auto draw) { visit([draw](const Setting& s) { return variants(s, draw(s)); }); };

@@ -1,4 +1,4 @@
-// A multi-head layer with drawn parameters and inputs, and its result by the formula, in long double and plain loops.
+// A multi-head layer with random parameters and inputs, and its result by the formula, in long double and plain loops.
 #pragma once
 
 #include <cmath>
@@ -16,9 +16,9 @@ namespace attn::test {
 
 using Real = long double;
 
-/// A layer's parameters and inputs as plain numbers, drawn by the test.
+/// A layer's parameters and inputs as plain vectors, drawn by the test.
 struct Model {
-  MultiHeadConfig config;  // nothing left to default
+  MultiHeadConfig config;  // without defaults
   Index batch, q_len, kv_len;
   std::map<std::string, std::vector<double>> parameters;
   std::vector<double> query, key, value;
@@ -28,7 +28,7 @@ struct Model {
     Random random(20);
     const Index e = c.embed_dim, kv_e = c.kv_heads * (e / c.heads);
     const auto draw = [&](const char* name, Index size) { parameters[name] = random.values(size, 0.6); };
-    // The more terms a sum has the smaller they are, so that results are about 1 whatever the width.
+    // Weights scale with the number of terms in a sum, so that results are about 1 whatever the width.
     const auto draw_weight = [&](const char* name, Index size) {
       parameters[name] = random.values(size, 0.6 * std::sqrt(12. / static_cast<double>(e)));
     };
@@ -80,7 +80,7 @@ struct Expected {
   std::vector<Real> out, weights;
 };
 
-/// The formula with loops and vectors alone. `keep(batch, query, key)` counts rows, not positions.
+/// Evaluates the formula with plain loops and vectors. `keep(batch, query, key)` takes row indices, not positions.
 template <class Keep>
 Expected expected(const Model& m, const Keep& keep) {
   const Index e = m.config.embed_dim, heads = m.config.heads, dim = e / heads, kv_e = m.kv_embed();
@@ -90,7 +90,8 @@ Expected expected(const Model& m, const Keep& keep) {
   };
   const Real scale = 1 / std::sqrt(static_cast<Real>(dim));
   const bool packed = m.parameters.count("in_proj_weight") != 0;
-  // All tokens' features of projection `name`; `skip` rows of the packed weight and bias belong to others.
+  // The features of all tokens under projection `name`; the first `skip` rows of the packed weight and bias belong to
+  // other projections.
   const auto projected = [&](const char* name, Index skip, const std::vector<double>& x, Index features,
                              Index outputs) {
     const std::vector<double>& weight = m.parameters.at(packed ? "in_proj_weight" : name);

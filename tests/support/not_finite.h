@@ -1,4 +1,4 @@
-// What is no finite number.
+// Values that are not finite.
 #pragma once
 
 #include <limits>

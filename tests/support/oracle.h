@@ -1,5 +1,6 @@
-// Attention written once more, in long double and plain loops over plain vectors. It shares nothing with the library,
-// so that a mistake in a helper of the library (default scale, alignment, head grouping, strides) cannot hide in both.
+// A reference implementation of attention, in long double and plain loops over plain vectors. It shares no code with
+// the library, so that a mistake in a helper of the library (default scale, alignment, head grouping, strides) cannot
+// affect both.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +45,7 @@ struct Inputs {
   Inputs(const Sizes& s, std::vector<double> q_given, std::vector<double> k_given, std::vector<double> v_given)
       : sizes(s), q(std::move(q_given)), k(std::move(k_given)), v(std::move(v_given)) {}
 
-  /// Rounds all numbers to values that T has, if T has 16 bits; every other scalar has what is drawn.
+  /// Rounds all values to T if T has 16 bits; every other scalar represents them exactly.
   template <class T>
   void round_to() {
     if constexpr (sizeof(T) == 2)
@@ -58,34 +59,34 @@ struct Pair {
   Index batch, head, row, q, kv;
 };
 
-/// What a mod means. Empty functions mean: keep all, leave the score, no sink, leave the weight.
+/// The meaning of a mod. Empty functions mean: keep all pairs, leave the score, no sink, leave the weight.
 struct Meaning {
   std::function<bool(const Pair&)> keep = {};
   std::function<Real(Real, const Pair&)> score = {};
-  std::function<Real(Index head)> sink = {};     ///< a logit that joins the denominator alone
-  std::function<Real(const Pair&)> factor = {};  ///< what a weight is multiplied by after the softmax
-  std::function<double(Index head)> gain = {};   ///< the most by which `score` enlarges an error; empty: 1
-  Index passes = 1;  ///< over the output, at most: what a pass leaves there, and its log-sum-exp, is rounded
+  std::function<Real(Index head)> sink = {};     ///< a logit that is added to the denominator only
+  std::function<Real(const Pair&)> factor = {};  ///< multiplies a weight after the softmax
+  std::function<double(Index head)> gain = {};   ///< the largest factor by which `score` amplifies an error; empty: 1
+  Index passes = 1;  ///< largest number of passes over the output; each pass rounds the result and the log-sum-exp
 };
 
-/// The numbers of a call, as the oracle defaults them.
+/// The parameters of a call, with the oracle's defaults.
 struct Numbers {
   std::optional<double> scale;
   std::optional<Index> q_offset;
   std::optional<double> sigmoid_bias = {};  ///< weights are 1 / (1 + e^-(score + bias)), and there is no lse
 
-  // Bottom-right: the last row stands at the last key.
+  // Bottom-right alignment: the last query is at the position of the last key.
   Index first_position(const Sizes& s) const { return q_offset ? *q_offset : s.kv_len - s.q_len; }
 };
 
 struct Truth {
   std::vector<Real> out, lse;
-  std::vector<Real> softmax, weights;  ///< `weights` are what values are multiplied by
-  std::vector<Real> sigmoid_rests;     ///< of sigmoids, 1 - softmax: near 1 a difference would lose its digits
-  Real largest_score = 0;              ///< in magnitude, of the kept pairs, before and after the score mods
+  std::vector<Real> softmax, weights;  ///< `weights` multiply the values
+  std::vector<Real> sigmoid_rests;     ///< 1 - softmax for sigmoids, computed without cancellation
+  Real largest_score = 0;              ///< in magnitude, over kept pairs, before and after the score mods
   Real largest_value = 0;              ///< in magnitude, times the largest factor
-  Real largest_factor = 1;             ///< that a weight is multiplied by
-  Real dot_condition = 0;  ///< largest scale * sum |q||k|: what the rounding errors of a score are proportional to
+  Real largest_factor = 1;             ///< largest factor on a weight
+  Real dot_condition = 0;  ///< largest scale * sum |q||k|, to which a score's rounding errors are proportional
 };
 
 Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& numbers = {});

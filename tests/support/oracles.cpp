@@ -103,7 +103,7 @@ GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>& grad_
           if (const Real zw = at(forward.weights, row * s.kv_len + j); zw != 0)
             delta += zw * product(j), delta_size += zw * std::abs(product(j));
         if (!grad_lse.empty()) delta -= at(grad_lse, row);
-        if (numbers.sigmoid_bias) delta = delta_size = 0;  // no key weighs less because another weighs more
+        if (numbers.sigmoid_bias) delta = delta_size = 0;  // sigmoid weights are independent of each other
         std::vector<Real> query_size(static_cast<std::size_t>(s.head_dim), 0);
         for (Index j = 0; j < s.kv_len; ++j) {
           const Real w = at(forward.softmax, row * s.kv_len + j), zw = at(forward.weights, row * s.kv_len + j);
@@ -158,7 +158,7 @@ TangentTruth jvp_oracle(const Inputs& in, const Inputs& direction, const Meaning
             grown += at(direction.q, query) * at(in.k, key) + at(in.q, query) * at(direction.k, key);
             size += std::abs(at(direction.q, query) * at(in.k, key)) + std::abs(at(in.q, query) * at(direction.k, key));
           }
-          // A sigmoid's weight grows by itself, whatever the others do.
+          // The derivative of a sigmoid is independent of the other keys.
           const Real rest = numbers.sigmoid_bias ? at(forward.sigmoid_rests, row * s.kv_len + j) : 1;
           const Real slope = rest * scale * slope_of(mod, scale * dot, {b, h, i, first + i, j});
           growth[static_cast<std::size_t>(j)] = slope * grown;
@@ -208,7 +208,7 @@ FourWords threefry_by_hand(FourWords x, const FourWords& key, int rounds) {
 std::uint32_t dropout_word(std::uint64_t seed, std::int64_t batch, std::int64_t head, std::int64_t q, std::int64_t kv) {
   const auto low = [](std::int64_t x) { return static_cast<std::uint32_t>(x & 0xffffffff); };
   const auto high = [](std::int64_t x) { return static_cast<std::uint32_t>(x >> 32 & 0xffffffff); };
-  const std::int64_t four = kv < 0 ? (kv - 3) / 4 : kv / 4;  // rounded down
+  const std::int64_t four = kv < 0 ? (kv - 3) / 4 : kv / 4;  // rounds down
   const FourWords words = threefry_by_hand({low(four), high(four), low(q), high(q)},
                                            {static_cast<std::uint32_t>(seed % 0x100000000),
                                             static_cast<std::uint32_t>(seed / 0x100000000), low(batch), low(head)},

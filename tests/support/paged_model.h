@@ -1,4 +1,5 @@
-// A plain model of PagedKvCache: each sequence is a list of tokens, and what pages must do follows from the tables.
+// A plain model of PagedKvCache: each sequence is a list of tokens, and the expected use of pages follows from the
+// tables.
 #pragma once
 
 #include <algorithm>
@@ -22,15 +23,15 @@ class PagedModel {
 
   Index add() {
     const Index id = cache.add();
-    EXPECT_TRUE(sequences.emplace(id, Tokens(sizes_)).second) << "number " << id << " was given twice";
+    EXPECT_TRUE(sequences.emplace(id, Tokens(sizes_)).second) << "id " << id << " was assigned twice";
     return id;
   }
   Index fork(Index from, std::optional<Index> length = std::nullopt) {
     const Index free = cache.free_pages(), id = cache.fork(from, length);
     Tokens copy = sequences.at(from);
     if (length) copy.truncate(*length);
-    EXPECT_TRUE(sequences.emplace(id, std::move(copy)).second) << "number " << id << " was given twice";
-    EXPECT_EQ(cache.free_pages(), free) << "a fork takes no page";
+    EXPECT_TRUE(sequences.emplace(id, std::move(copy)).second) << "id " << id << " was assigned twice";
+    EXPECT_EQ(cache.free_pages(), free) << "a fork allocated pages";
     return id;
   }
   void release(Index id) {
@@ -43,7 +44,7 @@ class PagedModel {
     sequences.at(id).truncate(length);
   }
 
-  /// Appends more[i] to ids[i], by the overload that fits. Expects OutOfPages if there are too few pages, and returns
+  /// Appends more[i] to ids[i], using the overload that fits. Expects OutOfPages if there are too few pages. Returns
   /// whether there were enough.
   bool append(const std::vector<Index>& ids, const std::vector<Tokens>& more, bool ragged, Layout layout) {
     std::vector<Index> lens;
@@ -55,7 +56,7 @@ class PagedModel {
     const auto tables = all_tables();
     try {
       if (ragged) {
-        Appended<Given<T>> given(behind_each_other(more), layout);
+        Appended<Given<T>> given(concatenated(more), layout);
         cache.append(ids, given.k(), given.v(), lens);
       } else {
         Appended<Given<T>> given(more, layout);
@@ -82,8 +83,8 @@ class PagedModel {
     return true;
   }
 
-  /// Expects what must hold of pages at any time: pages in no table are free, all others are not, and a table has as
-  /// many as its tokens fill.
+  /// Checks the invariants: exactly the pages in no table are free, and a table has the number of pages that its tokens
+  /// need.
   void expect_sound() const {
     ASSERT_EQ(cache.sequences(), static_cast<Index>(sequences.size()));
     std::set<Index> used;
@@ -112,8 +113,7 @@ class PagedModel {
     for (const auto& [id, tokens] : sequences) tables[id] = {cache.table(id).begin(), cache.table(id).end()};
     return tables;
   }
-  /// How many pages appends take, one behind the other: new ones, and copies of those that are written to while another
-  /// sequence has them.
+  /// The number of pages that consecutive appends allocate: new ones, and copies of shared pages that are written to.
   Index pages_needed(const std::vector<Index>& ids, const std::vector<Index>& lens) const {
     std::map<Index, Index> users;
     for (const auto& [id, table] : all_tables())

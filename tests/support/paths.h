@@ -1,4 +1,4 @@
-// The library's two paths, called on the same inputs in any layout, with results as plain vectors.
+// Calls of the library's two paths on the same inputs in any layout, with results as plain vectors.
 #pragma once
 
 #include "any_mods.h"
@@ -8,7 +8,7 @@
 
 namespace attn::test {
 
-/// Query, key and value, each in memory of its own.
+/// Query, key and value, each in its own memory.
 template <class T>
 struct Arguments {
   Sizes sizes;
@@ -65,7 +65,7 @@ inline attn::Options options_of(const Numbers& numbers) {
   return options;
 }
 
-/// The instruction sets that can run here and have kernels of their own for tensors that are not of 16 bits.
+/// The available instruction sets that have separate kernels for tensors without 16-bit elements.
 inline std::vector<attn::Isa> instruction_sets() {
   std::vector<attn::Isa> sets;
   for (attn::Isa isa : attn::kIsas)
@@ -74,8 +74,8 @@ inline std::vector<attn::Isa> instruction_sets() {
   return sets;
 }
 
-/// `sets` and those with the dot products of integers, which serve caches of 8 bits alone. Not with software in place
-/// of the matrix unit: it makes those available whatever the processor has.
+/// `sets` and the available ones with integer dot products, which only affect 8-bit caches. The latter are omitted
+/// while the matrix unit is emulated, because the emulation makes them available whatever the processor supports.
 inline std::vector<attn::Isa> integer_instruction_sets(std::vector<attn::Isa> sets = instruction_sets()) {
   if (attn::detail::software_tiles()) return sets;
   for (attn::Isa isa : {attn::Isa::avx2_vnni, attn::Isa::avx512_vnni})
@@ -83,8 +83,8 @@ inline std::vector<attn::Isa> integer_instruction_sets(std::vector<attn::Isa> se
   return sets;
 }
 
-/// The instruction sets that can run here and have kernels of their own for bf16: with its products by vectors and on
-/// the matrix unit. Where software stands in for that, it alone: the other sets have a run of their own.
+/// The available instruction sets with separate kernels for bf16, including products by vectors and on the matrix unit.
+/// While the matrix unit is emulated, only that one: the other sets are tested in a separate run.
 inline std::vector<attn::Isa> all_instruction_sets() {
   if (attn::detail::software_tiles()) return {attn::Isa::amx};
   std::vector<attn::Isa> sets = instruction_sets();
@@ -93,14 +93,14 @@ inline std::vector<attn::Isa> all_instruction_sets() {
   return sets;
 }
 
-/// The instruction sets that have kernels of their own for T, or for queries of T over a cache of S.
+/// The instruction sets with separate kernels for T, or for queries of T over a cache of S.
 template <class T, class S = T>
 std::vector<attn::Isa> sets_for() {
   const std::vector<attn::Isa> sets = sizeof(T) == 2 ? all_instruction_sets() : instruction_sets();
   return sizeof(S) == 1 ? integer_instruction_sets(sets) : sets;
 }
 
-/// A head_dim, and a v_dim, that all kernels for a cache of S take; the dot products of integers take whole vectors.
+/// A head_dim and v_dim that all kernels for a cache of S support; integer dot products need whole vectors.
 template <class S>
 constexpr attn::Index kDimOfKernels = sizeof(S) == 1 ? 64 : 32;
 

@@ -1,11 +1,11 @@
-// A call over several sequences, compared with the oracle, and with the definition on plain tensors of each sequence.
+// A call over several sequences, compared with the oracle, and with the definition on each sequence's plain tensors.
 #pragma once
 
 #include "tokens.h"
 
 namespace attn::test {
 
-/// The definition under mods that are given by their meaning, so that one type serves all of them.
+/// The naive path with mods built from their meaning, so that all calls share one type.
 template <class T>
 Computed<T> naive_by_meaning(Arguments<T>& a, const Meaning& meaning, const Numbers& numbers = {}) {
   const Index first = numbers.first_position(a.sizes);
@@ -55,7 +55,7 @@ struct RaggedCall {
     for (Index len : q_lens) total += len;
     return total;
   }
-  /// The queries of all sequences behind each other: (1, heads, queries(), head_dim).
+  /// The queries of all sequences packed back to back: (1, heads, queries(), head_dim).
   std::vector<double> packed_queries() const {
     std::vector<double> packed;
     for (Index h = 0; h < heads; ++h)
@@ -69,11 +69,11 @@ struct RaggedCall {
   static std::size_t at(Index s) { return static_cast<std::size_t>(s); }
 };
 
-/// Queries and results of a call in memory of their own.
+/// Queries and results of a call in separate memory.
 template <class T>
 struct RaggedMemory {
   Strided<T> q, out;
-  Strided<Wide<T>> lse;  // as rank 4, so that it has strides as well
+  Strided<Wide<T>> lse;  // rank 4, so that lse has strides as well
 
   explicit RaggedMemory(const RaggedCall& c, Layout layout = Layout::bhsd, Layout out_layout = Layout::bhsd)
       : q(layout, {1, c.heads, c.queries(), c.tokens[0].sizes().head_dim}, c.packed_queries()),
@@ -84,7 +84,7 @@ struct RaggedMemory {
     const auto lse4 = lse.view();
     return {lse4.data(), {1, lse4.dim(1), lse4.dim(2)}, {lse4.stride(0), lse4.stride(1), lse4.stride(2)}};
   }
-  /// What was computed, for all sequences and for one.
+  /// The results of all sequences, and of one.
   Computed<T> all() { return {out.read(), lse.read()}; }
   Computed<T> of(const RaggedCall& c, Index sequence) {
     EXPECT_TRUE(out.gaps_untouched() && lse.gaps_untouched());
@@ -102,7 +102,7 @@ struct RaggedMemory {
   }
 };
 
-/// The meaning for a sequence that is alone in its tensors.
+/// The meaning of a mod in a call over this sequence alone.
 inline Meaning of_sequence(const Meaning& m, Index sequence) {
   Meaning own = m;
   const auto moved = [sequence](Pair p) {
@@ -114,7 +114,7 @@ inline Meaning of_sequence(const Meaning& m, Index sequence) {
   return own;
 }
 
-/// What the results of a call must be, as exactly as point 9 of the contract says.
+/// The expected results of a call, with the tolerance of point 9 of the contract.
 template <class T>
 class Expected {
  public:

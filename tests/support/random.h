@@ -21,7 +21,7 @@ class Random {
     return low + static_cast<Index>(bits() % static_cast<std::uint64_t>(high - low + 1));
   }
 
-  /// A number in [low, high), rounded to float, so that it means the same in float, double and long double.
+  /// A value in [low, high), rounded to float, so that it is the same in float, double and long double.
   double uniform(double low, double high) {
     const double unit = static_cast<double>(bits() >> 11) * 0x1p-53;
     return static_cast<double>(static_cast<float>(low + (high - low) * unit));

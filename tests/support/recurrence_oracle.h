@@ -1,5 +1,5 @@
-// Linear attention, gates and the delta rule in long double: as matrices of all pairs, or as the paper writes a step.
-// Shares nothing with the library.
+// Reference implementations of linear attention, gates and the delta rule in long double: over the matrix of all pairs,
+// or step by step as in the paper. They share no code with the library.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace attn::test {
 
 using LongReal = long double;
 
-/// Inputs of every form, row-major (batch, heads, len, numbers of a token).
+/// Inputs for every form, row-major (batch, heads, len, elements per token).
 struct Recurrent {
   Index batch, heads, kv_heads, q_len, kv_len, head_dim, v_dim;
   std::vector<double> q, k, v, token_gate, feature_gate, beta;
@@ -23,7 +23,7 @@ struct Recurrent {
     k = random.values(b * kh * m * d, 1.5);
     v = random.values(b * kh * m * e);
     for (Index i = 0; i < b * kh * m; ++i) {
-      // Keys are short, as the delta rule needs them.
+      // Keys have small norms, as the delta rule requires.
       for (Index j = 0; j < d; ++j)
         k[at(i * d + j)] = static_cast<float>(k[at(i * d + j)] / std::sqrt(static_cast<double>(d)));
       token_gate.push_back(-strength * random.uniform(0, 1));
@@ -38,7 +38,7 @@ struct Recurrent {
   Index key(Index b, Index h, Index j) const { return kv_head(b, h) * kv_len + j; }
 };
 
-/// The outputs, and for each the sum of the magnitudes of its terms, by which roundings are measured.
+/// The outputs, and the largest sum of the magnitudes of an output's terms, to which rounding errors are relative.
 struct RecurrentTruth {
   std::vector<LongReal> out;
   LongReal largest = 0;
@@ -47,7 +47,7 @@ struct RecurrentTruth {
 /// Whether query row i sees key j of batch element b.
 using Sees = std::function<bool(Index b, Index i, Index j)>;
 
-/// out_i = sum over the keys that it sees of weight * value, divided by the sum of weights if `normalised`.
+/// out_i = sum over its visible keys of weight * value, divided by the sum of weights if `normalised`.
 inline RecurrentTruth all_pairs(const Recurrent& in, const Sees& sees, bool normalised,
                                 const std::function<LongReal(Index b, Index h, Index i, Index j)>& weight) {
   RecurrentTruth truth;
@@ -75,7 +75,7 @@ inline RecurrentTruth all_pairs(const Recurrent& in, const Sees& sees, bool norm
   return truth;
 }
 
-/// A function that makes features of a row, from all its numbers.
+/// Maps all elements of a row to features.
 using Features = std::function<std::vector<LongReal>(const std::vector<LongReal>&)>;
 inline Features each_number(const std::function<LongReal(LongReal)>& f) {
   return [f](std::vector<LongReal> row) {
@@ -99,8 +99,8 @@ inline RecurrentTruth linear_oracle(const Recurrent& in, const Sees& sees, const
   });
 }
 
-/// weight_ij = scale * sum over features of q * k * e^(sum of the gates of j + 1 .. i). There is a gate for each token,
-/// or for each feature of each.
+/// weight_ij = scale * sum over features of q * k * e^(sum of the gates of j + 1 .. i), with a gate per token, or per
+/// token and feature.
 inline RecurrentTruth gated_oracle(const Recurrent& in, const Sees& sees, const std::vector<double>& gates,
                                    LongReal scale) {
   const Index per_token = gates.size() == in.token_gate.size() ? 1 : in.head_dim;
@@ -117,8 +117,8 @@ inline RecurrentTruth gated_oracle(const Recurrent& in, const Sees& sees, const 
   });
 }
 
-/// S <- g S (I - beta k kᵀ) + beta v kᵀ, out = scale * S q, as Yang, Kautz & Hatamizadeh write it: S is (v_dim,
-/// head_dim). A token whose `first` is true begins with a state of 0.
+/// S <- g S (I - beta k kᵀ) + beta v kᵀ, out = scale * S q, in the notation of Yang, Kautz & Hatamizadeh: S is (v_dim,
+/// head_dim). A token for which `first` is true starts from a zero state.
 inline RecurrentTruth delta_oracle(const Recurrent& in, LongReal scale, const std::function<bool(Index)>& first) {
   RecurrentTruth truth;
   const auto at = [](const std::vector<double>& x, Index i) { return LongReal(x[Recurrent::at(i)]); };

@@ -1,4 +1,4 @@
-// Calls that must be refused, with the numbers that do not fit.
+// Expects calls to be refused, with the offending numbers in the message.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace attn::test {
 
-/// What a message must say.
+/// Required substrings of a message.
 using Said = std::vector<std::string>;
 
 constexpr float kUntouched = -77;
@@ -35,7 +35,7 @@ void expect_refused(const char* what, const Said& said, const Call& call) {
 
 inline Tensor<float, 4> tensor(const Shape<4>& shape) { return Tensor<float, 4>(shape); }
 
-/// Expects that all entry points refuse the call, and that the caller's `out` and `lse` stay as they were.
+/// Expects that all entry points refuse the call, and leave the caller's `out` and `lse` unchanged.
 template <class M = Mods<>>
 void expect_all_refuse(const char* what, const Said& said, const Shape<4>& q_shape, const Shape<4>& k_shape,
                        const Shape<4>& v_shape, const M& mods = {}, const Options& options = {}) {
@@ -53,7 +53,7 @@ void expect_all_refuse(const char* what, const Said& said, const Shape<4>& q_sha
   for (Index i = 0; i < lse.size(); ++i) ASSERT_EQ(lse.data()[i], kUntouched) << what;
 }
 
-// Sizes that occur nowhere else, so that a number in a message can only be that size.
+// Sizes that all differ, so that a number in a message identifies its size.
 constexpr Shape<4> kQ{2, 6, 11, 13}, kK{2, 3, 17, 13}, kV{2, 3, 17, 19};
 
 }  // namespace attn::test

@@ -1,4 +1,4 @@
-// A mod and what it means, as the tables of mods hold them.
+// A mod and its meaning, as an entry of the tables of mods.
 #pragma once
 
 #include <algorithm>
@@ -21,28 +21,29 @@ struct Lengths {
 /// Memory of a tensor that a mod reads.
 struct Memory {
   virtual ~Memory() = default;
-  virtual void filled() {}  ///< called when all elements are written
+  virtual void filled() {}  ///< called once all elements are written
 
   void* first = nullptr;
   Shape<4> strides{};
 };
 
-/// The call that a row may build its mods for.
+/// The call for which a row builds its mods.
 struct Setting {
   Sizes sizes;
   Numbers numbers;
   Random& random;
-  bool one_variant = false;        ///< of each mod, drawn at random; else all
-  std::vector<Lengths> each = {};  ///< of each batch element; empty: all have those of `sizes`, which are the shortest
-  bool has_rope = false;           ///< queries are rotated by their row's position, which is not that in a tree
-  /// Makes memory for a shape and a size of elements, of which some may share an address. Empty: packed.
+  bool one_variant = false;  ///< one random variant of each mod; else all
+  std::vector<Lengths> each =
+      {};                 ///< lengths per batch element, `sizes` having the shortest; empty: all have those of `sizes`
+  bool has_rope = false;  ///< queries are rotated by the position of their row, which rules out trees
+  /// Allocates memory for a shape and element size; elements may share an address if may_repeat. Empty: packed.
   std::function<std::shared_ptr<Memory>(const Shape<4>&, std::size_t bytes, bool may_repeat)> memory = {};
 
   Index first() const { return numbers.first_position(sizes); }
   Lengths of(Index batch) const {
     return each.empty() ? Lengths{sizes.q_len, sizes.kv_len, first()} : each[static_cast<std::size_t>(batch)];
   }
-  /// Whether all batch elements are alike and there are some. Only then may a mod depend on the lengths of all.
+  /// Whether there are batch elements, all with the same sizes. Only then may a mod depend on their lengths.
   bool even() const {
     return sizes.batch > 0 && std::all_of(each.begin(), each.end(), [&](const Lengths& l) {
              return l.q_len == sizes.q_len && l.kv_len == sizes.kv_len && l.q_offset == each[0].q_offset;
@@ -55,8 +56,8 @@ struct Setting {
   }
 };
 
-/// A tensor that a mod reads in place and its meaning too, which keeps it alive. It has rank 4 and is read like a
-/// tensor that is aligned with (batch, heads, q_len, kv_len): a size of 1 is broadcast.
+/// A tensor that a mod and its meaning read in place; the meaning keeps it alive. It has rank 4 and broadcasts over
+/// (batch, heads, q_len, kv_len) where a size is 1.
 template <class T>
 class Held {
  public:
@@ -80,7 +81,7 @@ class Held {
 
   Index dim(int d) const { return view_.dim(d); }
   Index size() const { return view_.size(); }
-  /// The last dimensions; the others are 1.
+  /// A view of the last Rank dimensions; the others are 1.
   template <int Rank = 4>
   TensorView<const T, Rank> view() const {
     Shape<Rank> shape, strides;
@@ -112,7 +113,7 @@ class Held {
   TensorView<const T, 4> view_;
 };
 
-/// One mod object and what it means.
+/// A mod and its meaning.
 template <class M>
 struct Row {
   std::string name;
@@ -120,7 +121,7 @@ struct Row {
   Meaning meaning;
 };
 
-/// What `a | b` means: first `a`, then `b`.
+/// The meaning of `a | b`: first `a`, then `b`.
 inline Meaning both(const Meaning& a, const Meaning& b) {
   Meaning m;
   if (a.keep || b.keep) m.keep = [=](const Pair& p) { return (!a.keep || a.keep(p)) && (!b.keep || b.keep(p)); };
@@ -145,7 +146,7 @@ auto operator|(const Row<A>& a, const Row<B>& b) {
   return Row<decltype(a.mod | b.mod)>{a.name + " | " + b.name, a.mod | b.mod, both(a.meaning, b.meaning)};
 }
 
-/// The variants of one factory, which all have one type.
+/// The variants of one factory, which all have the same type.
 template <class M>
 using Rows = std::vector<Row<M>>;
 

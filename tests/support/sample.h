@@ -1,4 +1,4 @@
-// Sweeps take all their cases, or a sample where the environment asks for one.
+// Lets sweeps run all their cases, or a sample chosen by the environment.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace attn::test {
 
-/// With ATTN_TEST_EVERY=n a sweep takes one case in n, at random; with another ATTN_TEST_SEED it takes others.
+/// With ATTN_TEST_EVERY=n a sweep runs one case in n, at random; ATTN_TEST_SEED selects the sample.
 class Sample {
  public:
-  /// Whether the next case is taken. The answers are the same in every run that asks as often.
+  /// Whether to run the next case. The n-th call gives the same answer in every run with the same environment.
   bool takes_next() { return every_ <= 1 || random_() % every_ == 0; }
 
-  /// How to get the same cases again.
+  /// Environment variables that reproduce the sample.
   std::string text() const {
     std::ostringstream text;
     if (every_ > 1) text << ", ATTN_TEST_EVERY=" << every_ << " ATTN_TEST_SEED=" << seed_;

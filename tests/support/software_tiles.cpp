@@ -1,4 +1,4 @@
-// What tests put in place of the matrix unit where the environment variable ATTN_SOFTWARE_TILES is set.
+// Software emulation of the matrix unit, used if the environment variable ATTN_SOFTWARE_TILES is set.
 #include "software_tiles.h"
 
 #include <algorithm>
@@ -71,15 +71,15 @@ const std::byte* row_at(const void* from, Index stride, int row) {
 
 using V = detail::Vec<float, 64>;
 
-/// sum += x * y, rounded once. It is an instruction and no operator, because flags decide whether compilers contract
-/// those.
+/// sum += x * y, rounded once. Inline assembly, because it depends on flags whether compilers contract sum + x * y to
+/// an FMA.
 ATTN_TARGET_AVX512 ATTN_INLINE void add_product(V& sum, const V::IntRaw& x, const V::IntRaw& y) {
   asm("vfmadd231ps %2, %1, %0" : "+v"(sum.raw) : "v"((V::Raw)x), "v"((V::Raw)y));
 }
 
-/// TDPBF16PS by its pseudo-code: the products of even and of odd numbers are summed apart, each from 0 on by fused
-/// multiplications, and their sum is added to what was there. It is not inlined, because the caller's control word must
-/// not change between its instructions.
+/// TDPBF16PS by its pseudo-code: the products of even and of odd elements are summed separately, each from 0 by fused
+/// multiply-adds, and their sum is added to the previous value. Not inlined, because the caller's control word must not
+/// change between its instructions.
 ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum, const TileData& a,
                                                                    const TileData& b) {
   for (int i = 0; i < kRows; ++i) {
@@ -98,8 +98,8 @@ ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum
   }
 }
 
-/// While an object of it lives, vectors compute as tiles do: all exceptions masked, rounding to nearest, halfway to
-/// even (bits 13 and 14 are 0), denormal results become 0 (bit 15), and denormal inputs count as 0 (bit 6).
+/// Makes vectors compute as tiles do for its lifetime: all exceptions masked, rounding to nearest, ties to even (bits
+/// 13 and 14 are 0), denormal results become 0 (bit 15), and denormal inputs count as 0 (bit 6).
 class ControlWordOfTiles {
  public:
   ControlWordOfTiles() {
@@ -115,7 +115,7 @@ class ControlWordOfTiles {
   std::uint32_t before_;
 };
 
-/// VCVTNE2PS2BF16 for one number: denormals become 0, NaNs quiet.
+/// VCVTNE2PS2BF16 for one element: denormals become 0, NaNs quiet.
 std::uint16_t to_bf16(std::uint32_t x) {
   const std::uint32_t magnitude = x & 0x7fffffff;
   const auto upper = static_cast<std::uint16_t>(x >> 16);

@@ -1,5 +1,5 @@
-// The registers and instructions of detail/kernels/bf16/amx_registers.h in software: with them, the kernels for the
-// matrix unit run on any x86-64 that has AVX-512.
+// Software emulation of the registers and instructions of detail/kernels/bf16/amx_registers.h: with it, the matrix
+// unit's kernels run on any x86-64 processor with AVX-512.
 #pragma once
 
 #include "attn/detail/kernels/bf16/amx_registers.h"
@@ -7,10 +7,10 @@
 #if ATTN_AMX
 namespace attn::test {
 
-/// Does bit for bit what Intel's Software Developer's Manual says of LDTILECFG, TILELOADD, TILESTORED, TILEZERO,
-/// TDPBF16PS and VCVTNE2PS2BF16 (volume 2), except for the payload of NaNs. Each thread has its own registers. What
-/// would be a fault of the processor ends the program with a message: a register used outside begin() and end(), or on
-/// a thread that did not begin, or an end without a beginning.
+/// Gives, bit for bit, the results that Intel's Software Developer's Manual specifies for LDTILECFG, TILELOADD,
+/// TILESTORED, TILEZERO, TDPBF16PS and VCVTNE2PS2BF16 (volume 2), except for the payload of NaNs. Each thread has its
+/// own registers. Misuse that would fault on the processor ends the program with a message: a register used on a thread
+/// that is not between begin() and end(), or end() without begin().
 class SoftwareTiles {
  public:
   static void begin();
@@ -30,7 +30,7 @@ class SoftwareTiles {
   }
   template <int sum, int a, int b>
   static void multiply(detail::TileRegister<sum>, detail::TileRegister<a>, detail::TileRegister<b>) {
-    static_assert(sum != a && sum != b && a != b, "the processor refuses products of one register twice");
+    static_assert(sum != a && sum != b && a != b, "the processor faults if two operands are the same register");
     multiply(sum, a, b);
   }
 

@@ -1,4 +1,4 @@
-// Tensors in every layout of memory, filled and read by index arithmetic of the tests' own.
+// Tensors in every memory layout, filled and read by index arithmetic that is independent of the library.
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@ namespace attn::test {
 
 enum class Layout {
   bhsd,       ///< row-major
-  bshd,       ///< heads of one token side by side
+  bshd,       ///< heads of one token are contiguous
   dim_major,  ///< column-major matrices: the inner stride is the length
-  gaps,       ///< every stride larger than need be, inner stride 3
+  gaps,       ///< every stride larger than necessary, inner stride 3
   reversed,   ///< all strides negative
   repeated,   ///< one batch element and head, stride 0 for all others; for inputs only
   repeated_dim_major
@@ -24,7 +24,8 @@ constexpr Layout kInputLayouts[] = {Layout::bhsd,     Layout::bshd,     Layout::
 
 inline bool is_repeated(Layout layout) { return layout == Layout::repeated || layout == Layout::repeated_dim_major; }
 
-/// Makes all (batch, head) parts of a row-major vector the same, as a repeated layout needs it.
+/// Copies the elements of the first batch element and head of a row-major vector to all others, as a repeated layout
+/// requires.
 inline void repeat_first(std::vector<double>& values, Index parts) {
   if (parts == 0) return;
   const std::size_t part = values.size() / static_cast<std::size_t>(parts);
@@ -87,7 +88,7 @@ class Strided {
     return values;
   }
 
-  /// Whether nothing but the elements was ever written.
+  /// Whether only elements were ever written.
   bool gaps_untouched() {
     std::vector<T> kept = memory_;
     each([&](T& x) { x = kUntouched; });

@@ -1,4 +1,4 @@
-// Compares both paths with the oracle over sizes, layouts and mods. Each scalar has a test binary of its own, to keep
+// Compares both paths with the oracle over sizes, layouts and mods. Each scalar has its own test binary, to keep
 // compile times short.
 #pragma once
 
@@ -9,12 +9,12 @@
 
 namespace attn::test {
 
-/// Lengths at which something changes: 0, 1, both sides of the few queries that are worked on one by one, and both
-/// sides of the sizes of tiles (multiples of 4 to 48 queries, of 32 to 64 keys, by instruction set).
+/// Lengths at which something changes: 0, 1, and just below and above the limit for single queries and the tile sizes
+/// (multiples of 4 to 48 queries, of 32 to 64 keys, by instruction set).
 constexpr Index kLengths[] = {0, 1, 2, 4, 5, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 130};
 constexpr Index kDims[] = {1, 3, 8, 16, 17, 64, 65};
 
-/// One case: drawn sizes, inputs and layouts, the same for every mod.
+/// One case: random sizes, inputs and layouts, the same for every mod.
 template <class T>
 struct Drawn {
   Sizes sizes;
@@ -54,7 +54,7 @@ inline Sizes draw_sizes(Index q_len, Index kv_len, Random& random) {
 
 template <class T>
 void expect_right(Drawn<T>& drawn, const std::type_identity_t<AnyRow<T>>& row) {
-  if (::testing::Test::HasFailure()) return;  // one failed case says enough
+  if (::testing::Test::HasFailure()) return;  // one failed case is enough
   static Sample sample;
   if (!sample.takes_next()) return;
   std::ostringstream text;
@@ -71,7 +71,7 @@ void expect_right(Drawn<T>& drawn, const std::type_identity_t<AnyRow<T>>& row) {
   expect_naive_close(truth, by_definition, drawn.sizes);
   expect_weights_close(truth, weights, drawn.sizes);
   static const Executor executors[] = {serial(), eager_threads(2)};
-  static int turn = 0;  // so that each instruction set meets each executor, whatever the number of either
+  static int turn = 0;  // combines each instruction set with each executor over the cases
   ++turn;
   int isa_number = 0;
   for (Isa isa : sets_for<T>()) {
@@ -80,7 +80,7 @@ void expect_right(Drawn<T>& drawn, const std::type_identity_t<AnyRow<T>>& row) {
     with_isa.isa = isa;
     with_isa.executor = executors[(turn + ++isa_number) % 2];
     expect_close(truth, by_definition, flash(drawn.arguments, row.mod, with_isa, drawn.out_layout), lse_error<T>(isa));
-    if (std::is_same_v<T, long double>) break;  // it has no vectors, so one kernel serves all sets
+    if (std::is_same_v<T, long double>) break;  // has no vectors, so all sets share one kernel
   }
 }
 
@@ -102,7 +102,7 @@ void sweep_every_mod_at_every_tile_edge() {
     for (Index kv_len : kLengths) {
       const Sizes s = draw_sizes(q_len, kv_len, random);
       Drawn<T> drawn = Drawn<T>::draw(s, random);
-      for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, drawn.numbers, random})) expect_right(drawn, row);
+      for (const AnyRow<T>& row : one_row_per_mod<T>({s, drawn.numbers, random})) expect_right(drawn, row);
     }
 }
 
@@ -113,19 +113,19 @@ void sweep_every_dim() {
     for (Index v_dim : kDims) {
       const Sizes s{1, 2, 1, random.integer(1, 70), random.integer(1, 70), head_dim, v_dim};
       Drawn<T> drawn = Drawn<T>::draw(s, random);
-      for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, drawn.numbers, random})) expect_right(drawn, row);
+      for (const AnyRow<T>& row : one_row_per_mod<T>({s, drawn.numbers, random})) expect_right(drawn, row);
     }
 }
 
-/// Tokens being decoded: one query of a head or a few, and many heads that share the keys of few, with rows that the
-/// matrix unit reads in place and rows that it does not.
+/// Decoding: one or a few queries per head, and many query heads per key head, with rows that the matrix unit can read
+/// in place and rows that it cannot.
 template <class T>
 void sweep_grouped_single_queries() {
   Random random(4);
   for (Index group : {2, 3, 4, 5, 16, 17})
     for (Index kv_len : {1, 63, 64, 65, 200, 4200})
       for (const bool in_place : {true, false}) {
-        if (kv_len > 200 && group != 3) continue;  // so many keys are split; once is enough
+        if (kv_len > 200 && group != 3) continue;  // this many keys are split; once is enough
         const Index kv_heads = random.integer(1, 2), dims[] = {32, 64, 96, 40};
         const auto dim = [&] { return dims[random.integer(0, in_place ? 2 : 3)]; };
         const Sizes s{random.integer(1, 2),
@@ -137,7 +137,7 @@ void sweep_grouped_single_queries() {
                       dim()};
         Drawn<T> drawn = Drawn<T>::draw(s, random);
         if (in_place) drawn.arguments = Arguments<T>(drawn.inputs, Layout::bshd);
-        for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, drawn.numbers, random})) expect_right(drawn, row);
+        for (const AnyRow<T>& row : one_row_per_mod<T>({s, drawn.numbers, random})) expect_right(drawn, row);
       }
 }
 

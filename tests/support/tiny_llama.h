@@ -1,5 +1,5 @@
-// Checkpoints and tokenizers of llama2.c, small enough to be broken at every byte; and what such a network computes,
-// written once more in double, with plain loops, without Eigen and attn.
+// Checkpoints and tokenizers of llama2.c, small enough to be corrupted at every byte; and a reference implementation of
+// such a network in double, with plain loops, without Eigen and attn.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@ inline void append_u32(std::string& bytes, std::uint32_t x) {
 }
 inline void append_float(std::string& bytes, float x) { append_u32(bytes, std::bit_cast<std::uint32_t>(x)); }
 
-/// A row of weights for each output; or a single row.
+/// A row of weights per output; or a single row.
 using Weights = std::vector<std::vector<float>>;
 
 struct TinyLlamaLayer {
@@ -39,7 +39,7 @@ struct TinyLlama {
   std::vector<TinyLlamaLayer> layers;
   std::vector<float> rms_final;
 
-  /// A network of weights that mean nothing, of about the size of trained ones.
+  /// A network with random weights of about the size of trained ones.
   TinyLlama(const TinyLlamaSizes& of, std::uint64_t seed) : sizes(of) {
     Random random(seed);
     const auto row = [&](std::size_t size, double middle, double spread) {
@@ -63,7 +63,7 @@ struct TinyLlama {
     classifier = sizes.tied ? embedding : matrix(v, d);
   }
 
-  /// The bytes of its file.
+  /// The contents of the network's checkpoint file.
   std::string bytes() const {
     std::string file;
     for (const std::int32_t size : {sizes.dim, sizes.hidden_dim, sizes.n_layers, sizes.n_heads, sizes.n_kv_heads,
@@ -86,7 +86,7 @@ struct TinyLlama {
     for (const auto& layer : layers) matrix(layer.w2);
     for (const auto& layer : layers) matrix(layer.w3);
     row(rms_final);
-    // Nobody may read the tables of cos and sin, so they hold NaN.
+    // The tables of cos and sin must not be read, so they contain NaN.
     for (std::size_t i = 0; i < static_cast<std::size_t>(sizes.seq_len) * sizes.head_dim(); ++i)
       append_float(file, NAN);
     if (!sizes.tied) matrix(classifier);
@@ -94,7 +94,8 @@ struct TinyLlama {
   }
 };
 
-/// A tokenizer with these pieces of text, the likeliest first. `longest` is what the file claims as their longest.
+/// The contents of a tokenizer with these pieces of text, the likeliest first. `longest` is the maximum length stored
+/// in the file.
 inline std::string tokenizer_bytes(const std::vector<std::string>& pieces, std::uint32_t longest = 12) {
   std::string file;
   append_u32(file, longest);
@@ -110,7 +111,7 @@ inline std::string tokenizer_bytes(const std::vector<std::string>& pieces, std::
   return file;
 }
 
-/// The logits after each token of a text, by definition: (tokens, vocab_size).
+/// The logits after each token of a sequence, by definition: (tokens, vocab_size).
 inline std::vector<std::vector<double>> oracle_logits(const TinyLlama& llama, const std::vector<Index>& tokens) {
   using Row = std::vector<double>;
   const auto times = [](const Weights& matrix, const Row& x) {

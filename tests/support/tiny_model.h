@@ -1,4 +1,4 @@
-// A model file of the transliteration example, small enough to be broken at every byte. Its weights mean nothing.
+// A model file of the transliteration example, small enough to be corrupted at every byte. Its weights are arbitrary.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace attn::test {
 
-/// Puts the bytes of a model file together. Every part can be made wrong on purpose.
+/// Builds the bytes of a model file. Every part can be made invalid on purpose.
 class ModelBytes {
  public:
   explicit ModelBytes(std::uint32_t version = 2, const std::string& spec = "TransformerBase",
@@ -21,7 +21,7 @@ class ModelBytes {
     u32(0);
   }
 
-  /// A variable with the given shape, whose items are small and differ from each other.
+  /// Adds a variable with the given shape, whose elements are small and distinct.
   ModelBytes& add(const std::string& name, const std::vector<std::uint32_t>& shape) {
     std::uint32_t items = 1;
     for (const std::uint32_t size : shape) items *= size;
@@ -30,7 +30,7 @@ class ModelBytes {
     return add_raw(name, shape, 4, items, values);
   }
 
-  /// A variable whose claims need not agree with each other.
+  /// Adds a variable whose header fields need not be consistent.
   ModelBytes& add_raw(const std::string& name, const std::vector<std::uint32_t>& shape, std::uint8_t item_size,
                       std::uint32_t claimed_items, const std::vector<float>& values) {
     string(name);
@@ -75,7 +75,7 @@ class ModelBytes {
 
 constexpr std::uint32_t kTinyWidth = 8, kTinyInner = 4, kTinySourceTokens = 7, kTinyTargetTokens = 6;
 
-/// All parameters of an attention block, with `projections` linear maps of the given output sizes.
+/// Adds all parameters of an attention block: linear maps of these output sizes.
 inline void add_attention(ModelBytes& file, const std::string& prefix, const std::vector<std::uint32_t>& outputs) {
   for (const char* name : {"/layer_norm/gamma", "/layer_norm/beta"}) file.add(prefix + name, {kTinyWidth});
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -90,7 +90,7 @@ inline void add_feed_forward(ModelBytes& file, const std::string& prefix) {
   file.add(prefix + "/linear_1/weight", {kTinyWidth, kTinyInner}).add(prefix + "/linear_1/bias", {kTinyWidth});
 }
 
-/// A whole network: one layer on each side, 8 features.
+/// A complete network: one layer on each side, 8 features.
 inline ModelBytes tiny_model() {
   ModelBytes file;
   file.add("encoder/embeddings/weight", {kTinySourceTokens, kTinyWidth});

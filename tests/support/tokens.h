@@ -1,4 +1,4 @@
-// What a cache should hold, in plain vectors: a model that shares nothing with the caches.
+// A cache's expected contents, in plain vectors: a model that shares no code with the caches.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@ struct TokenSizes {
   Index kv_heads = 1, head_dim = 1, v_dim = 1;
 };
 
-/// The scalar in which these tests hand keys and values over to a cache of T.
+/// The scalar of keys and values that these tests append to a cache of T.
 template <class T>
 using Given = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
 
-/// The tokens of a sequence in order: a row of all heads' keys, and one of all heads' values, for each.
+/// The tokens of a sequence in order, each with one row of all heads' keys and one of all heads' values.
 class Tokens {
  public:
   explicit Tokens(const TokenSizes& sizes) : sizes_(sizes) {}
   Tokens(const TokenSizes& sizes, Index count, Random& random)
       : sizes_(sizes), k_(random.values(count * key_row())), v_(random.values(count * value_row())) {}
 
-  /// Numbers that every scalar of a cache holds exactly, 8 bits too: integers times a power of two, of which the
-  /// largest of each head's row is 127 times that power.
+  /// Values that every scalar of a cache represents exactly, 8-bit ones included: integers times a power of two, with
+  /// the largest of each head's row 127 times that power.
   static Tokens exact(const TokenSizes& sizes, Index count, Random& random) {
     Tokens t(sizes);
     const auto draw = [&](std::vector<double>& to, Index dim) {
@@ -38,7 +38,7 @@ class Tokens {
     draw(t.v_, sizes.v_dim);
     return t;
   }
-  /// Tokens with the numbers key(token, head, d) and value(token, head, d).
+  /// Tokens with the elements key(token, head, d) and value(token, head, d).
   template <class Key, class Value>
   static Tokens made(const TokenSizes& sizes, Index count, const Key& key, const Value& value) {
     Tokens t(sizes);
@@ -73,7 +73,7 @@ class Tokens {
     t.v_.assign(v_.begin() + begin * value_row(), v_.begin() + end * value_row());
     return t;
   }
-  /// These tokens rounded to T of 16 bits.
+  /// These tokens rounded to the 16-bit type T.
   template <class T>
   Tokens rounded_to() const {
     Tokens t = *this;
@@ -85,7 +85,7 @@ class Tokens {
   double k(Index token, Index head, Index d) const { return k_[at(token, head, d, sizes_.head_dim)]; }
   double v(Index token, Index head, Index d) const { return v_[at(token, head, d, sizes_.v_dim)]; }
 
-  /// The keys as (kv_heads, tokens, dim), in which order tensors have them.
+  /// The keys as (kv_heads, tokens, dim), the order in tensors.
   std::vector<double> keys() const { return by_heads(k_, sizes_.head_dim); }
   std::vector<double> values() const { return by_heads(v_, sizes_.v_dim); }
 
@@ -108,8 +108,8 @@ class Tokens {
   std::vector<double> k_, v_;  // row-major (token, kv_head, dim)
 };
 
-/// Keys and values as append() takes them, (batch, kv_heads, tokens, dim): one batch element for each sequence; all
-/// have equally many tokens.
+/// Keys and values in the form of append()'s arguments, (batch, kv_heads, tokens, dim): one batch element per sequence,
+/// all with the same number of tokens.
 template <class T>
 struct Appended {
   Strided<T> keys, values;
@@ -136,14 +136,14 @@ struct Appended {
   }
 };
 
-/// All tokens, one sequence behind the other.
-inline Tokens behind_each_other(const std::vector<Tokens>& sequences) {
+/// Concatenates the tokens of all sequences.
+inline Tokens concatenated(const std::vector<Tokens>& sequences) {
   Tokens all(sequences[0].sizes());
   for (const Tokens& t : sequences) all.add(t);
   return all;
 }
 
-/// The number that an element of a cache stands for. NaN is not equal to itself.
+/// The value represented by an element of a cache. NaN stays NaN, which no token equals.
 template <class T>
 double meant(T number, float) {
   return static_cast<double>(static_cast<Wide<T>>(number));
@@ -171,7 +171,7 @@ bool holds(const Cache& cache, const TensorView<const T, 4>& keys, const TensorV
   return true;
 }
 
-/// The tokens that a sequence holds, in its pages or in a KvCache.
+/// The tokens of a sequence, read from its pages or from a KvCache.
 template <class S>
 Tokens tokens_of(const PagedKvCache<S>& cache, Index sequence) {
   const auto& c = cache.config();
@@ -207,7 +207,7 @@ template <class T>
   for (Index i = 0; i < tokens.size(); ++i) {
     const Index page = cache.table(sequence)[static_cast<std::size_t>(i / size)];
     if (!holds(cache, keys, values, page, i % size, page, tokens, i))
-      return ::testing::AssertionFailure() << "token " << i << " of sequence " << sequence << " is another";
+      return ::testing::AssertionFailure() << "token " << i << " of sequence " << sequence << " differs";
   }
   return ::testing::AssertionSuccess();
 }
@@ -215,7 +215,8 @@ template <class T>
 /// Whether a cache holds these sequences, both in the views of each and in the view of all.
 template <class T>
 ::testing::AssertionResult holds(const KvCache<T>& cache, const std::vector<Tokens>& sequences) {
-  if (cache.lengths().size() != sequences.size()) return ::testing::AssertionFailure() << "other sequences";
+  if (cache.lengths().size() != sequences.size())
+    return ::testing::AssertionFailure() << "the number of sequences differs";
   const auto all_keys = cache.keys(), all_values = cache.values();
   for (Index s = 0; s < static_cast<Index>(sequences.size()); ++s) {
     const Tokens& tokens = sequences[static_cast<std::size_t>(s)];
@@ -228,7 +229,7 @@ template <class T>
              << "sequence " << s << " has " << cache.length(s) << " tokens instead of " << length;
     for (Index i = 0; i < length; ++i)
       if (!holds(cache, keys, values, 0, i, s, tokens, i) || !holds(cache, all_keys, all_values, s, i, s, tokens, i))
-        return ::testing::AssertionFailure() << "token " << i << " of sequence " << s << " is another";
+        return ::testing::AssertionFailure() << "token " << i << " of sequence " << s << " differs";
   }
   return ::testing::AssertionSuccess();
 }

@@ -1,4 +1,4 @@
-// Weights of small calls, as tests look at them.
+// Helpers that collect the weights of small calls.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace attn::test {
 
-/// All weights of a call, (batch, heads, q_len, kv_len), from for_each_weight_tile(). They are added up, so that a tile
-/// that came twice shows.
+/// All weights of a call, (batch, heads, q_len, kv_len), from for_each_weight_tile(). They are accumulated, so that a
+/// tile visited twice is detected.
 template <class Q, class K, class Lse, class M>
 Tensor<float, 4> weights_by_tiles(const Q& q, const K& k, const Lse& lse, const M& mods, const Options& options) {
   const auto queries = attn::view(q), keys = attn::view(k);
@@ -24,7 +24,8 @@ Tensor<float, 4> weights_by_tiles(const Q& q, const K& k, const Lse& lse, const 
   return weights;
 }
 
-/// Which of 4 keys each of 2 queries keeps, for each of `batch` batch elements: "1110 1111 " for one of causal().
+/// The keys, out of 4, that each of 2 queries keeps, for each of `batch` batch elements: "1110 1111 " for one of
+/// causal().
 template <class M>
 std::string kept_keys(Index batch, const M& mods, const Options& options) {
   const Tensor<float, 4> q({batch, 1, 2, 1}), k({batch, 1, 4, 1});

@@ -1,4 +1,4 @@
-// What output_hashes is made of: numbers from a seed, a hash of numbers, and calls that go into it.
+// Building blocks of output_hashes: seeded random values, a hash, and calls whose results are hashed.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace attn::hashes {
 
-/// FNV-1a over the values of numbers.
+/// FNV-1a over values.
 class Hash {
  public:
   std::uint64_t value() const { return value_; }
@@ -23,7 +23,7 @@ class Hash {
       add_bits(static_cast<std::uint64_t>(x));
     } else if constexpr (sizeof(T) <= sizeof(double)) {
       add_double(static_cast<double>(x));
-    } else {  // its bytes have gaps
+    } else {  // long double has padding bytes
       const double high = static_cast<double>(x);
       add_double(high);
       add_double(std::isfinite(high) ? static_cast<double>(x - static_cast<T>(high)) : 0.0);
@@ -31,7 +31,7 @@ class Hash {
   }
 
  private:
-  /// All NaN are one: which of its operands' an instruction passes on is the compiler's choice.
+  /// All NaNs hash alike: which operand's NaN an instruction returns is the compiler's choice.
   void add_double(double x) {
     std::uint64_t bits = 1;
     if (!std::isnan(x)) std::memcpy(&bits, &x, sizeof(bits));
@@ -44,7 +44,7 @@ class Hash {
   std::uint64_t value_ = 0xcbf29ce484222325u;
 };
 
-/// SplitMix64 (Steele et al. 2014): the same numbers with every library and compiler.
+/// SplitMix64 (Steele et al. 2014): the same values with every library and compiler.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -79,7 +79,7 @@ struct Run {
   Hash hash = {};
   Index calls = 0;
 
-  /// The instruction set, and one worker or three.
+  /// Options with the instruction set, and one worker or three.
   Options options(Options given = {}) {
     static const Executor three = test::eager_threads(3);
     given.isa = isa;
@@ -103,7 +103,7 @@ struct Run {
     for (Index i = 0; i < m.rows(); ++i)
       for (Index j = 0; j < m.cols(); ++j) hash.add(m(i, j));
   }
-  /// How the keys were cut; not how many workers and bytes that took.
+  /// Records the numbers of tiles, but not those of workers or bytes.
   void record(const Explanation& e) {
     for (const Index n : {e.query_tiles, e.full_tiles, e.masked_tiles, e.skipped_tiles}) hash.add(n);
   }

@@ -1,10 +1,10 @@
-// Prints a hash of what a seeded set of calls returns, a line for each family of calls and each instruction set that
-// can be forced: run before and after a change that may not change a bit.
+// Prints a hash of the results of a seeded set of calls, a line for each family of calls and each instruction set that
+// can be forced. Run it before and after a change that must not change a bit:
 //
 //     output_hashes > before; …; output_hashes | diff before -
-//     ATTN_SOFTWARE_TILES=1 output_hashes --isa amx          the matrix unit's kernels on registers in software
+//     ATTN_SOFTWARE_TILES=1 output_hashes --isa amx          the matrix unit's kernels on emulated registers
 //
-// The same compiler and flags are a must: sums are contracted to FMAs as the compiler sees fit.
+// Compare builds with the same compiler and flags only: contraction of sums to FMAs is up to the compiler.
 #include <cstdio>
 #include <limits>
 #include <string>
@@ -21,7 +21,7 @@ void tensors(Run& run) {
     const Inputs<T> x(run, draw_sizes(run.random));
     run.attention(x.q, x.k, x.v);
     const auto r = run.attention(x.q, x.k, x.v, causal(), {.scale = 0.3, .q_offset = run.random.integer(-3, 40)});
-    // The same from other memory: heads inside of tokens, and columns.
+    // Similar calls in other memory layouts: keys as (batch, len, heads, dim), and column-major matrices.
     Tensor<T, 4> inside({x.k.dim(0), x.k.dim(2), x.k.dim(1), x.k.dim(3)});
     auto k = bshd(inside.data(), x.k.dim(0), x.k.dim(2), x.k.dim(1), x.k.dim(3));
     for (Index b = 0; b < k.dim(0); ++b)
@@ -74,7 +74,7 @@ void mods(Run& run) {
   run.attention(y.q, y.k, y.v, softcap(5) | causal() | sinks({1, 2}));
 }
 
-/// Passes over groups of tokens, some of which resume.
+/// Passes over groups of tokens, some of which continue from earlier results.
 void groups(Run& run) {
   const Inputs<float> x(run, {1, 2, 1, 700, 720, 32, 32});
   run.attention(x.q, x.k, x.v, strided_sparse(24));
@@ -85,7 +85,7 @@ void groups(Run& run) {
   run.attention(y.q, y.k, y.v, fixed_sparse(64, 2) | causal());
 }
 
-/// Few queries: each by itself, keys in parts, heads that share them.
+/// Few queries: single ones, keys in splits, heads that share keys.
 template <class Q, class K>
 void decode(Run& run) {
   for (const Index q_len : {1, 2, 4})
@@ -97,7 +97,7 @@ void decode(Run& run) {
       }
 }
 
-/// Stretches of keys that are added up apart.
+/// Stretches of keys that are summed separately.
 template <class T>
 void long_keys(Run& run) {
   for (const Index q_len : {3, 50}) {
@@ -117,7 +117,7 @@ void halves(Run& run, Compute compute) {
   }
 }
 
-/// What is not finite, behind masks and before them, and scores that pass what a product can hold.
+/// Non-finite values, masked and unmasked, and scores that overflow a product.
 template <class T>
 void extremes(Run& run, Compute compute) {
   for (const Index q_len : {2, 90})
@@ -259,7 +259,7 @@ int print(std::string_view isa_name) {
     }
   }
   if (known) return 0;
-  std::fprintf(stderr, "output_hashes: %.*s is no instruction set\n", static_cast<int>(isa_name.size()),
+  std::fprintf(stderr, "output_hashes: %.*s is not an instruction set\n", static_cast<int>(isa_name.size()),
                isa_name.data());
   return 2;
 }

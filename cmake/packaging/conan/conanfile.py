@@ -55,7 +55,7 @@ class AttnConan(ConanFile):
     def package_info(self):
         self.cpp_info.bindirs = []
         self.cpp_info.libdirs = []
-        # The package's own CMake files have attn::attn and attn::compiled.
+        # The package's own CMake files define attn::attn and attn::compiled.
         self.cpp_info.set_property("cmake_find_mode", "none")
         self.cpp_info.builddirs = [os.path.join("share", "cmake", "attn")]
         self.cpp_info.set_property("pkg_config_name", "attn")

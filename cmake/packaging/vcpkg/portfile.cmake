@@ -1,5 +1,6 @@
 # An overlay port: vcpkg install attn --overlay-ports=cmake/packaging/vcpkg
-# It packs the sources that it lies in; a port of a registry takes them by vcpkg_from_github() instead.
+# It packages the source tree that contains it; a port in a registry would fetch the sources with vcpkg_from_github()
+# instead.
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}"
@@ -8,6 +9,6 @@ vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(PACKAGE_NAME attn CONFIG_PATH share/cmake/attn)
 vcpkg_fixup_pkgconfig()
 
-# Headers alone: what debug builds install is the same.
+# Header-only: debug builds install the same files.
 file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug" "${CURRENT_PACKAGES_DIR}/lib")
 vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")

@@ -1,4 +1,4 @@
-// The loops and kernels that attn/instantiate.h compiles in one unit, promised to all others.
+// Explicit instantiations of the loops and kernels, declared here and compiled in one unit by attn/instantiate.h.
 #pragma once
 
 #include "attn/detail/backward/backward.h"
@@ -10,7 +10,8 @@
 #include "attn/detail/linear_attention/recurrence.h"
 #include "attn/detail/naive/naive_jvp.h"
 
-/// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
+/// All templates that do not depend on the types of mods. `keyword` is `extern` for declarations, empty for
+/// definitions.
 #define ATTN_LOOPS_OF(keyword, T)                                                                                      \
   keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                 \
   keyword template const KernelFamily<T>& native_family<T>(VectorSet);                                                 \

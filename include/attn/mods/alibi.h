@@ -1,4 +1,4 @@
-// alibi(): a penalty that grows with distance.
+// alibi(): a score penalty that grows with distance.
 #pragma once
 
 #include <cmath>
@@ -10,15 +10,16 @@
 
 namespace attn {
 
-/// Takes a penalty that grows with distance off each score: x -> x - slopes[head] * (q - kv) (Press et al. 2022,
-/// section 3). There is one slope per query head. A key after its query would get a bonus, so combine it with causal(),
+/// Subtracts a penalty that grows with distance from each score: x -> x - slopes[head] * (q - kv) (Press et al. 2022,
+/// section 3). There is one slope per query head. Keys after the query would get a bonus, so combine it with causal(),
 /// as the paper does.
-/// @throws std::invalid_argument for a slope that is not finite; in the call, if there is not one slope per head.
+/// @throws std::invalid_argument for a slope that is not finite as a float, and from the attention call unless there is
+/// one slope per head.
 inline auto alibi(Numbers given_slopes) {
   detail::ShortList<double>& slopes = given_slopes.values;
   for (std::size_t h = 0; h < slopes.size(); ++h)
-    detail::require(std::abs(slopes[h]) <= std::numeric_limits<float>::max(), "alibi: slope ", h, " is ", slopes[h],
-                    "; slopes must be finite, in float too");
+    detail::require(std::abs(slopes[h]) <= std::numeric_limits<float>::max(), "alibi: slope ", h,
+                    " must be finite as a float, but is ", slopes[h]);
   return bind_mod([slopes = std::move(slopes)](const Problem& problem) {
     const Index given = static_cast<Index>(slopes.size());
     detail::require(given == problem.heads, "alibi has ", given, " slopes for ", problem.heads, " heads");
@@ -29,8 +30,8 @@ inline auto alibi(Numbers given_slopes) {
   });
 }
 
-/// alibi() with slopes that are learned: the backward pass adds their gradients to `grad`, which has one number for
-/// each head and must outlive the mod.
+/// alibi() with learned slopes: the backward pass adds their gradients to `grad`, which has one element per head and
+/// must outlive the mod.
 template <class G>
 auto alibi(Numbers slopes, G&& grad) {
   alibi(slopes);  // checks the slopes
@@ -39,8 +40,8 @@ auto alibi(Numbers slopes, G&& grad) {
       [](auto x, auto slope, const Position& p) { return x - slope * static_cast<decltype(x)>(p.q - p.kv); });
 }
 
-/// The paper's slopes, a number for each head: 2^(-8 (h + 1) / heads) for a power of two heads, and its interpolation
-/// for other numbers of heads.
+/// Returns the paper's slopes, one per head: 2^(-8 (h + 1) / heads) if the number of heads is a power of two, and the
+/// paper's interpolation otherwise.
 /// @throws std::invalid_argument unless 0 < heads <= 2^24.
 inline std::vector<double> alibi_slopes(Index heads) {
   constexpr Index kMost = Index(1) << 24;  // each head has an entry in a table

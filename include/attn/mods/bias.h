@@ -11,14 +11,14 @@
 
 namespace attn {
 
-/// Adds an element of the tensor to each score: x + bias(batch, head, query row, kv). It is not multiplied by scale. If
-/// the element is -inf, the score becomes -inf whatever x is, NaN included, and the pair is dropped, unless a later mod
-/// turns -inf into a finite number.
+/// Adds an element of the tensor to each score: x -> x + tensor(batch, head, query row, kv). The element is not
+/// multiplied by `scale`. If it is -inf, the score becomes -inf even if x is NaN, and the pair is dropped unless a
+/// later mod makes the score finite.
 ///
-/// The tensor is anything attn::view takes, of rank 1 to 4, aligned from the right with (batch, heads, q_len, kv_len);
-/// a size of 1 is broadcast. An Eigen vector has rank 1 and gives a number for each key. A temporary is kept alive in
-/// the mod; any other tensor is only viewed and must outlive it.
-/// @throws std::invalid_argument in the call, if the shape does not fit.
+/// The tensor may be anything attn::view accepts, of rank 1 to 4. Its dimensions are aligned from the right with
+/// (batch, heads, q_len, kv_len), and dimensions of size 1 are broadcast. An Eigen vector has rank 1: one element per
+/// key. The mod keeps a temporary alive; any other tensor is only viewed and must outlive the mod.
+/// @throws std::invalid_argument from the attention call, if the shape does not fit.
 template <class X>
 auto bias(X&& tensor) {
   auto held = detail::broadcast_tensor(std::forward<X>(tensor));
@@ -31,8 +31,8 @@ auto bias(X&& tensor) {
   });
 }
 
-/// bias() of a tensor that is learned: the backward pass adds its gradient to `grad`, a tensor of the same shape,
-/// summed over broadcast dimensions. Both must outlive the mod.
+/// bias() of a learned tensor: the backward pass adds its gradient to `grad`, a tensor of the same shape, summed over
+/// broadcast dimensions. Both tensors must outlive the mod.
 template <class X, class G>
 auto bias(const X& tensor, G&& grad) {
   auto held = detail::broadcast_tensor(tensor);

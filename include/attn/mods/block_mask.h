@@ -1,4 +1,4 @@
-// block_mask(): a mask that is asked about every pair once, beforehand.
+// block_mask(): a mask with hints for blocks of pairs, computed in advance from its predicate.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace attn {
 
 namespace detail {
 
-/// Whether a mask keeps all, some or none of each block of 16 queries x 16 keys, the blocks that the mod loops work in.
+/// Records, for each block of 16 queries x 16 keys (the unit of the mod loops), whether a mask keeps all, some or none
+/// of its pairs.
 class BlockMap {
  public:
   static constexpr Index kBlock = 16;
@@ -56,7 +57,7 @@ class BlockMap {
         }
   }
 
-  /// The position of query row 0 in the calls that the map was made for.
+  /// Returns the position of query row 0 in the calls that the map was made for.
   Index first_query(Index batch_element) const {
     return first_query_[first_query_.size() == 1 ? 0 : static_cast<std::size_t>(batch_element)];
   }
@@ -96,36 +97,36 @@ class BlockMap {
     for (Index r = (t.q.begin - first) / kBlock; r * kBlock < t.q.end - first; ++r) visit(r);
   }
 
-  std::vector<Index> first_query_;  // one for all batch elements, or one for each
+  std::vector<Index> first_query_;  // one for all batch elements, or one per batch element
   std::vector<Coverage> blocks_;
   std::vector<Range> visited_;
 };
 
 }  // namespace detail
 
-/// Keeps the pairs that `mask` keeps, but asks its predicate about every pair only once, here. Calls then skip blocks
-/// that the mask drops and do not ask about blocks that it keeps whole, as with causal(). It is meant for lambdas
-/// without hints that serve many calls; copies share the answers.
+/// Keeps the pairs that `mask` keeps, but evaluates its predicate for every pair in advance and records which blocks of
+/// pairs it keeps. As with causal(), calls then skip dropped blocks, and evaluate the predicate only in partly kept
+/// ones. It is meant for lambdas without hints that are used in many calls; copies share the results.
 ///
 ///     auto mask = attn::block_mask(attn::mask_mod([](auto p) { return p.kv <= p.q; }), n, n);
 ///
-/// The mask serves calls of these lengths and this options.q_offset (default kv_len - q_len) or q_offsets, and calls
-/// over a part of the keys, with a kv_offset. If it depends on p.batch or p.head, `batch` and `heads` must say how many
-/// there are; by default it is asked about batch element 0 and head 0, and the answers serve all. options.isa and
-/// kv_offset are used as in a call, other options are not. Cost: one call of the predicate for every pair, and a byte
-/// of memory for every 16 x 16 pairs.
-/// @throws std::invalid_argument for negative sizes; in the call, if its sizes are others.
+/// The mask is valid for calls with these lengths and this options.q_offset (default kv_offset + kv_len - q_len) or
+/// q_offsets, and for calls over part of the keys, with a kv_offset. If it depends on p.batch or p.head, pass the
+/// number of batch elements and heads as `batch` and `heads`; by default it is evaluated for batch element 0 and head
+/// 0, and the results apply to all. options.isa and kv_offset are used as in a call; other options are ignored. Cost:
+/// one evaluation of the predicate per pair, and a byte of memory per 16 x 16 pairs.
+/// @throws std::invalid_argument for negative sizes, and from the attention call if its sizes differ.
 template <class M>
 auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, Index batch = 1, Index heads = 1) {
   static_assert(detail::AnyMod<M>, "attn::block_mask: wrap the lambda in attn::mask_mod(...)");
   detail::require(q_len >= 0 && kv_len >= 0 && batch >= 0 && heads > 0, "block_mask: q_len ", q_len, ", kv_len ",
                   kv_len, ", batch ", batch, ", heads ", heads,
-                  "; lengths and batch may not be negative, heads must be positive");
-  constexpr double kMostPairs = 1e18;  // its map would have 4e15 bytes; below, no number overflows
+                  "; lengths and batch must not be negative, and heads must be positive");
+  constexpr double kMostPairs = 1e18;  // the map would take 4e15 bytes; up to this, nothing overflows
   const auto at_least_one = [](Index n) { return static_cast<double>(std::max<Index>(n, 1)); };
   detail::require(at_least_one(q_len) * at_least_one(kv_len) * at_least_one(batch) * at_least_one(heads) <= kMostPairs,
                   "block_mask: q_len ", q_len, ", kv_len ", kv_len, ", batch ", batch, ", heads ", heads,
-                  " have more pairs than memory can map");
+                  " have too many pairs to map");
   Problem problem;
   problem.batch = batch;
   problem.heads = problem.kv_heads = heads;
@@ -144,16 +145,16 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   });
   return bind_mod([mask = std::move(mask), map = std::shared_ptr<const detail::BlockMap>(map)](const Problem& call) {
     detail::require((map->batch == 1 || map->batch == call.batch) && (map->heads == 1 || map->heads == call.heads),
-                    "block_mask was made for batch ", map->batch, ", heads ", map->heads, "; the call has ", call.batch,
-                    ", ", call.heads);
+                    "block_mask was built for batch ", map->batch, ", heads ", map->heads, ", but the call has batch ",
+                    call.batch, ", heads ", call.heads);
     const Range asked = call.sequence ? Range{*call.sequence, *call.sequence + 1} : Range{0, map->batch};
     const bool keys_fit =
         call.has_part_of_keys ? intersect(call.keys(), map->keys) == call.keys() : call.keys() == map->keys;
     for (Index b = asked.begin; b < asked.end; ++b)
       detail::require(call.q_len == map->q_len && keys_fit && call.q_offset == map->first_query(b),
-                      "block_mask was made for q_len ", map->q_len, ", kv_len ", map->keys.size(), ", q_offset ",
-                      map->first_query(b), ", kv_offset ", map->keys.begin, "; the call has ", call.q_len, ", ",
-                      call.kv_len, ", ", call.q_offset, ", ", call.kv_offset);
+                      "block_mask was built for q_len ", map->q_len, ", kv_len ", map->keys.size(), ", q_offset ",
+                      map->first_query(b), ", kv_offset ", map->keys.begin, ", but the call has q_len ", call.q_len,
+                      ", kv_len ", call.kv_len, ", q_offset ", call.q_offset, ", kv_offset ", call.kv_offset);
     return mask_mod([bound = detail::bind(mask, call)](const Position& p) { return bound.keep(p); },
                     [map = map.get()](const Tile& t) { return map->coverage(t); },
                     [map = map.get()](const Tile& t) { return map->kv_range(t); });

@@ -11,22 +11,22 @@
 
 namespace attn {
 
-/// Keeps the pairs whose block, (query row / block_q, key / block_kv), is true in `map`. The map is anything attn::view
-/// takes, of bool and of rank 2 to 4, aligned from the right with (batch, heads, blocks of queries, blocks of keys); a
-/// size of 1 is broadcast. The last blocks may reach past the end. Query rows are counted from the first query of the
-/// call.
+/// Keeps the pairs whose block, (query row / block_q, key / block_kv), is true in `map`. The map may be any tensor of
+/// bool that attn::view accepts, of rank 2 to 4. Its dimensions are aligned from the right with (batch, heads, blocks
+/// of queries, blocks of keys), and dimensions of size 1 are broadcast. The last blocks may extend past the end. Query
+/// rows are counted from the first query of the call.
 ///
 ///     map {1 0; 1 1}, blocks of 2:  1 1 0 0
 ///                                   1 1 0 0
 ///                                   1 1 1 1
 ///
-/// With blocks of a multiple of 48 queries and 64 keys, the work is in proportion to the kept pairs. A temporary is
-/// kept alive in the mod; any other tensor is only viewed and must outlive it.
-/// @throws std::invalid_argument for a block size below 1; in the call, if the map does not fit.
+/// If block_q is a multiple of 48 and block_kv of 64, the work is proportional to the kept pairs. The mod keeps a
+/// temporary alive; any other tensor is only viewed and must outlive the mod.
+/// @throws std::invalid_argument for a block size below 1, and from the attention call if the map does not fit.
 template <class X>
 auto block_sparse(X&& map, Index block_q, Index block_kv) {
-  detail::require(block_q > 0 && block_kv > 0, "block_sparse: blocks of ", block_q, " queries x ", block_kv,
-                  " keys; both must be positive");
+  detail::require(block_q > 0 && block_kv > 0, "block_sparse: block_q is ", block_q, " and block_kv is ", block_kv,
+                  "; both must be positive");
   block_q = std::min(block_q, detail::kUnbounded);
   block_kv = std::min(block_kv, detail::kUnbounded);
   auto held = detail::broadcast_tensor(std::forward<X>(map));
@@ -38,8 +38,8 @@ auto block_sparse(X&& map, Index block_q, Index block_kv) {
     blocks.kv_offset = detail::floor_div(problem.kv_offset, block_kv);
     blocks.kv_len = detail::ceil_div(problem.keys().end, block_kv) - blocks.kv_offset;
     blocks.q_offset = 0;
-    const auto kept = [t = held.over(blocks, "block_sparse", "(batch, heads, blocks of queries, blocks of keys)"),
-                       block_q, block_kv, first = problem.q_offset](Index batch, Index head, Index q, Index kv) {
+    const auto kept = [t = held.over(blocks, "block_sparse", "(batch, heads, query blocks, key blocks)"), block_q,
+                       block_kv, first = problem.q_offset](Index batch, Index head, Index q, Index kv) {
       return t(Position{batch, head, (q - first) / block_q, kv / block_kv});
     };
     return mask_mod([kept](const Position& p) { return bool(kept(p.batch, p.head, p.q, p.kv)); },

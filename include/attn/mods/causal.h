@@ -1,4 +1,4 @@
-// causal(): no query sees a later key.
+// causal(): each query sees the keys up to its own position.
 #pragma once
 
 #include "attn/mod.h"
@@ -7,8 +7,8 @@ namespace attn {
 
 /// Keeps keys at or before the query's own position: kv <= q (Vaswani et al. 2017, section 3.2.3).
 ///
-/// Positions are absolute, so by default the last query sees the last key; {.q_offset = 0} aligns the first ones
-/// instead.
+/// Positions are absolute. By default the last query is aligned with the last key; {.q_offset = 0} aligns the first
+/// query with the first key.
 ///
 ///     3 queries, 3 keys   2 queries, 4 keys   the same, q_offset = 0   4 queries, 2 keys
 ///          1 0 0              1 1 1 0                1 0 0 0                 0 0

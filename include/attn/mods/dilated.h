@@ -1,4 +1,4 @@
-// dilated(): a window with gaps.
+// dilated(): a sliding window with gaps.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@ namespace attn {
 ///             1 0 1 0                        1 0 1 0
 ///             0 1 0 1                        0 1 0 1
 ///
-/// The work is in proportion to these pairs: tokens are grouped by their position modulo `dilation`, and within a group
-/// the mask is a sliding window. Tokens are grouped only if the groups are long enough to pay, and never inside
-/// any_of(), all_of(), not_() and block_mask().
-/// @throws std::invalid_argument for a negative side or a dilation below 1.
+/// The work is proportional to the kept pairs: tokens are grouped by their position modulo `dilation`, and within a
+/// group the mask is a sliding window. Tokens are grouped only if the groups are long enough for that to pay off, and
+/// never inside any_of(), all_of(), not_() and block_mask().
+/// @throws std::invalid_argument if `left` or `right` is negative or `dilation` is below 1.
 inline auto dilated(Index left, Index dilation, Index right = 0) {
   detail::require(left >= 0 && right >= 0 && dilation > 0, "dilated(", left, ", ", dilation, ", ", right,
-                  "): neither side may be negative, and the dilation must be positive");
+                  "): left and right must not be negative, and dilation must be positive");
   const Index before = detail::reach(left, dilation), after = detail::reach(right, dilation);
   const auto mask = mask_mod(
       [=](const Position& p) {

@@ -1,4 +1,4 @@
-// documents(): several texts packed into one row of tokens that do not see each other.
+// documents(): a mask for documents packed into one sequence.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace attn {
 
 namespace detail {
 
-/// The tables that the predicate and the hints of documents() look up.
+/// Lookup tables for the predicate and the hints of documents().
 struct DocumentTable {
-  // Each has an entry for each position.
+  // Each has one entry per position.
   std::vector<Index> ids;
-  std::vector<Index> run_end;  ///< the end of the run of equal ids that the position is in
-  std::vector<Range> span;     ///< the position's document, from its first to its last position
+  std::vector<Index> run_end;  ///< the end of the run of equal ids around the position
+  std::vector<Range> span;     ///< the span of the document at the position, from its first to its last token
 
-  bool are_given_by_offsets;  ///< by documents_at(): messages speak of offsets
+  bool are_given_by_offsets;  ///< whether documents_at() made the table; error messages then mention offsets
 
   DocumentTable(std::vector<Index> id_of_each, bool given_by_offsets)
       : ids(std::move(id_of_each)), run_end(ids.size()), span(ids.size()), are_given_by_offsets(given_by_offsets) {
@@ -35,7 +35,7 @@ struct DocumentTable {
     }
   }
 
-  /// The smallest range with all documents that these positions belong to. Cost: one step for each run.
+  /// Returns the smallest range that contains all documents of these positions. Cost: one step per run.
   Range span_of(Range positions) const {
     Range all{span[at(positions.begin)]};
     for (Index i = run_end[at(positions.begin)]; i < positions.end; i = run_end[at(i)])
@@ -49,19 +49,19 @@ struct DocumentTable {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 };
 
-/// The mask of documents() and of documents_at().
+/// Returns the mask of documents() and of documents_at().
 inline auto documents_of(DocumentTable given) {
   return bind_mod([table = std::move(given)](const Problem& problem) {
     const Index count = static_cast<Index>(table.ids.size());
     const bool by_offsets = table.are_given_by_offsets;
     require(fits_keys(count, problem) || by_offsets, "documents has ", count, " ids for ", problem.keys().end, " keys",
             note_of_part(problem));
-    require(fits_keys(count, problem), "documents_at: the last offset is ", count, ", the keys end at ",
+    require(fits_keys(count, problem), "documents_at: the last offset is ", count, ", but the keys end at ",
             problem.keys().end, note_of_part(problem));
     require(problem.q_len == 0 || (problem.q_offset >= 0 && problem.q_offset + problem.q_len <= count),
-            by_offsets ? "documents_at" : "documents", ": queries have the positions ", problem.q_offset, "..",
-            problem.q_offset + problem.q_len - 1, by_offsets ? ", offsets those in 0.." : ", ids those in 0..",
-            count - 1);
+            by_offsets ? "documents_at" : "documents", ": queries have positions ", problem.q_offset, "..",
+            problem.q_offset + problem.q_len - 1,
+            by_offsets ? ", but the offsets cover 0.." : ", but the ids cover 0..", count - 1);
     return mask_mod([id = table.ids.data()](const Position& p) { return id[p.q] == id[p.kv]; },
                     [&table](const Tile& t) {
                       const Range seen = intersect(table.span_of(t.q), t.kv);
@@ -77,9 +77,9 @@ inline auto documents_of(DocumentTable given) {
 
 }  // namespace detail
 
-/// Keeps pairs of the same document. `ids` has the document of each position 0 .. kv_len - 1, in any order, the same
-/// for every batch element. With causal(), each document is causal by itself. Documents that lie in one piece cost what
-/// they would cost in calls of their own.
+/// Keeps pairs within the same document. `ids` gives the document of each position 0 .. kv_len - 1; it need not be
+/// sorted, and applies to every batch element. With causal(), each document is causal on its own. A contiguous document
+/// costs as much as in a separate call.
 ///
 ///     ids {0, 0, 1, 1, 1}:  1 1 0 0 0
 ///                           1 1 0 0 0
@@ -87,14 +87,14 @@ inline auto documents_of(DocumentTable given) {
 ///                           0 0 1 1 1
 ///                           0 0 1 1 1
 ///
-/// @throws std::invalid_argument in the call, if there is not one id per key, or a query has a position outside
-/// 0..kv_len - 1.
+/// @throws std::invalid_argument from the attention call, unless there is one id per key and all queries have positions
+/// in 0..kv_len - 1.
 inline auto documents(Indices ids) {
   return detail::documents_of(detail::DocumentTable(std::move(ids.values).to_vector(), false));
 }
 
-/// documents() for documents that lie one behind the other: document i has the positions offsets[i] .. offsets[i + 1] -
-/// 1, and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
+/// documents() for contiguous documents: document i has the positions offsets[i] .. offsets[i + 1] - 1, and the last
+/// offset is kv_len (the "cu_seqlens" of variable-length batches).
 ///
 ///     documents_at({0, 2, 5}), as documents({0, 0, 1, 1, 1}):  1 1 0 0 0
 ///                                                              1 1 0 0 0
@@ -102,16 +102,17 @@ inline auto documents(Indices ids) {
 ///                                                              0 0 1 1 1
 ///                                                              0 0 1 1 1
 ///
-/// @throws std::invalid_argument unless the offsets begin with 0 and increase; in the call, as documents() does.
+/// @throws std::invalid_argument unless the offsets begin with 0 and increase, and from the attention call as
+/// documents() does.
 inline auto documents_at(const Indices& offsets) {
   const std::span<const Index> at = offsets.values;
-  detail::require(!at.empty(), "documents_at: the first offset must be 0, there is none");
-  detail::require(at[0] == 0, "documents_at: the first offset must be 0, it is ", at[0]);
+  detail::require(!at.empty(), "documents_at: the first offset must be 0, but there are no offsets");
+  detail::require(at[0] == 0, "documents_at: the first offset must be 0, but is ", at[0]);
   for (std::size_t i = 1; i < at.size(); ++i)
-    detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, offset ", i, " is ", at[i], " after ",
+    detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, but offset ", i, " is ", at[i], " after ",
                     at[i - 1]);
   constexpr Index kMost = Index(1) << 36;  // positions; their tables, 32 bytes each, would take 2 TiB
-  detail::require(at.back() <= kMost, "documents_at: the last offset, ", at.back(), ", is above ", kMost);
+  detail::require(at.back() <= kMost, "documents_at: the last offset must be at most ", kMost, ", but is ", at.back());
   std::vector<Index> ids;
   for (std::size_t i = 1; i < at.size(); ++i)
     ids.insert(ids.end(), static_cast<std::size_t>(at[i] - at[i - 1]), static_cast<Index>(i - 1));

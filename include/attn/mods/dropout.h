@@ -1,4 +1,4 @@
-// dropout(): weights that are 0 at random, while a model is trained.
+// dropout(): random zeroing of attention weights, for training.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,23 @@
 
 namespace attn {
 
-/// Sets each weight to 0 with probability p, and multiplies it by 1 / (1 - p) otherwise, after the softmax: neither lse
-/// nor the other weights of the row change (Srivastava et al. 2014, "Dropout", on the weights of attention as in
-/// Vaswani et al. 2017; PyTorch's dropout_p). For training; leave it out afterwards.
+/// Sets each weight to 0 with probability p, after the softmax, and multiplies it by 1 / (1 - p) otherwise (Srivastava
+/// et al. 2014, "Dropout", applied to attention weights as in Vaswani et al. 2017; PyTorch's dropout_p). Neither lse
+/// nor the normalisation of the row changes. Use it for training only.
 ///
-/// Which pairs are dropped is a function of the seed and the position (batch, head, q, kv) alone. So attention(),
-/// naive_attention(), the backward pass and the forward mode drop the same pairs, with any scalar, threads, tiles,
-/// instruction set or cache, and so does the same call tomorrow. Take another seed for each layer and each step: a
-/// counter will do, because neighbouring seeds have nothing in common. Only the lower 32 bits of the batch element and
-/// of the head count. Several dropouts with different seeds drop independently.
+/// Whether a pair is dropped depends only on the seed and the position (batch, head, q, kv). attention(),
+/// naive_attention(), the backward pass and the forward mode therefore drop the same pairs in every run, with any
+/// scalar type, number of threads, tiling, instruction set or cache. Use a different seed for each layer and each step;
+/// a counter will do, because neighbouring seeds are unrelated. Only the lower 32 bits of the batch and head indices
+/// are used. Dropouts with different seeds are independent.
 ///
-/// A dropped pair has weight 0 but takes part in the softmax, and next to a value that is not finite it gives NaN, as 0
-/// * NaN does; only masks keep such values away. The weights of for_each_weight_tile() and its kin, and .weights of
-/// naive_attention(), are what values are multiplied by: 0, or the weight times 1 / (1 - p). Cost: 4 to 11 % of a call
-/// at head_dim 128 and 64, with AVX-512.
-/// @throws std::invalid_argument unless 0 <= p <= 1. With p = 1 all weights are 0; below 2^-24 nothing happens.
+/// A dropped pair still takes part in the softmax, and its weight of 0 times a value that is not finite is NaN; only
+/// masks exclude such values. The weights of for_each_weight_tile() and similar functions, and .weights of
+/// naive_attention(), include dropout: they are 0, or the weight times 1 / (1 - p). Cost: 4 to 11 % of a call at
+/// head_dim 128 and 64, with AVX-512.
+/// @throws std::invalid_argument unless 0 <= p <= 1. With p = 1 all weights are 0; with p below 2^-24 none is dropped.
 inline auto dropout(double p, std::uint64_t seed) {
-  detail::require(p >= 0 && p <= 1, "dropout: p is ", p, ", a probability lies between 0 and 1");
+  detail::require(p >= 0 && p <= 1, "dropout: p must be in 0..1, but is ", p);
   return DropoutMod{p, seed};
 }
 

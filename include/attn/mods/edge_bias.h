@@ -1,4 +1,4 @@
-// edge_bias(): a number for each edge of a graph, added to the scores.
+// edge_bias(): a bias for each edge of a graph, added to the scores.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@ namespace attn {
 
 namespace detail {
 
-/// The entries of lists, in the order of keys within each.
+/// Lists whose entries are sorted by key within each list.
 struct EdgeTable : GivenLists {
   struct Repeated {
-    Index entry, first;  ///< an entry, and the first one of the same pair
+    Index entry, first;  ///< an entry, and the first entry of the same pair
   };
-  std::vector<Index> entries;  ///< for each index where it stood in the user's indices
+  std::vector<Index> entries;  ///< for each sorted index, its position in the user's indices
   std::vector<Repeated> repeated;
 
   explicit EdgeTable(GivenLists given) : GivenLists(std::move(given)), entries(indices.size()) {
@@ -42,7 +42,7 @@ struct EdgeTable : GivenLists {
   }
 };
 
-/// An EdgeTable in a call.
+/// An EdgeTable bound to a call.
 struct EdgesOfCall {
   const EdgeTable* table;
   Index heads_of_list, q_offset;
@@ -52,7 +52,7 @@ struct EdgesOfCall {
     check_lists("edge_bias", edges, -1, p);
   }
 
-  /// The entries of a pair, most often one or none.
+  /// Returns the entries of a pair, usually one or none.
   std::span<const Index> entries(const Position& p) const {
     const Index number = table->number(p.batch, p.head / heads_of_list, p.q - q_offset);
     const auto list = table->list(number);
@@ -63,7 +63,8 @@ struct EdgesOfCall {
   }
 };
 
-/// The sizes of a call in which batch elements are heads, heads are queries and entries are keys.
+/// Returns the sizes with which `values` is checked and indexed, as (1, batch, heads, entries): batch elements take the
+/// place of heads, heads that of queries, and entries that of keys.
 inline Problem sizes_of_edges(const Problem& problem, const EdgeTable& edges) {
   Problem sizes = problem;
   sizes.batch = 1;
@@ -75,7 +76,7 @@ inline Problem sizes_of_edges(const Problem& problem, const EdgeTable& edges) {
   return sizes;
 }
 
-/// What is added to the score of a pair: the numbers of its entries, added up more finely than they are given.
+/// The bias of a pair: the sum of the values of its entries, accumulated in a GradientSum.
 template <class T>
 struct EdgeNumbers {
   EdgesOfCall edges;
@@ -113,21 +114,21 @@ struct EdgeGradient {
 
 }  // namespace detail
 
-/// Adds a number to the score of each edge of a graph, x + values(batch, head, entry), where entry number e of
-/// `indices` is the edge from the query in whose list it stands to the key indices[e]. Other pairs are left as they
-/// are; select() drops them:
+/// Adds a bias to the score of each edge of a graph: x -> x + values(batch, head, entry). Entry e of `indices` is the
+/// edge from the query whose list contains it to the key indices[e]. Other pairs are unchanged; select() drops them:
 ///
 ///     attn::select(offsets, indices) | attn::edge_bias(offsets, indices, values)
 ///
-/// Offsets and indices are those of select(). `values` is anything attn::view takes, of shape (edges), (heads, edges)
-/// or (batch, heads, edges), a number for each of the indices; a size of 1 in front is broadcast. It is not multiplied
-/// by scale; -inf drops the pair, as in bias(). If a pair is listed several times, its numbers add up. A temporary is
-/// kept alive in the mod; any other tensor is only viewed and must outlive it. A pair costs O(log n) for a list of n.
-/// @throws std::invalid_argument as select() does; in the call, also if the values do not fit.
+/// `offsets` and `indices` are as in select(). `values` may be anything attn::view accepts, of shape (edges), (heads,
+/// edges) or (batch, heads, edges), with one element per index; leading dimensions of size 1 are broadcast. Values are
+/// not multiplied by `scale`; -inf drops the pair, as in bias(). If a pair is listed several times, its values are
+/// summed. The mod keeps temporary values alive; any other tensor is only viewed and must outlive the mod. Cost: O(log
+/// n) per pair, for a list of n entries.
+/// @throws std::invalid_argument as select() does, and from the attention call if the values do not fit.
 template <class O, class I, class X>
 auto edge_bias(const O& offsets, const I& indices, X&& values) {
   const auto table = std::make_shared<const detail::EdgeTable>(
-      detail::lists_of("edge_bias", detail::GivenNumbers::of(offsets), detail::GivenNumbers::of(indices)));
+      detail::lists_of("edge_bias", detail::GivenIntegers::of(offsets), detail::GivenIntegers::of(indices)));
   return bind_mod([table, held = detail::broadcast_tensor(std::forward<X>(values))](const Problem& problem) {
     const detail::EdgeNumbers numbers(held, detail::EdgesOfCall(*table, problem), problem);
     return score_mod(
@@ -135,12 +136,12 @@ auto edge_bias(const O& offsets, const I& indices, X&& values) {
   });
 }
 
-/// edge_bias() of values that are learned: the backward pass adds their gradient to `grad`, a tensor of the same shape.
-/// Both must outlive the mod.
+/// edge_bias() of learned values: the backward pass adds their gradient to `grad`, a tensor of the same shape. Both
+/// tensors must outlive the mod.
 template <class O, class I, class X, class G>
 auto edge_bias(const O& offsets, const I& indices, const X& values, G&& grad) {
   const auto table = std::make_shared<const detail::EdgeTable>(
-      detail::lists_of("edge_bias", detail::GivenNumbers::of(offsets), detail::GivenNumbers::of(indices)));
+      detail::lists_of("edge_bias", detail::GivenIntegers::of(offsets), detail::GivenIntegers::of(indices)));
   const auto gradient = detail::gradient_tensor(std::forward<G>(grad), "edge_bias");
   return bind_mod([table, gradient, held = detail::broadcast_tensor(values)](const Problem& problem) {
     held.check_gradient(gradient, "edge_bias");

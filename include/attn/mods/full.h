@@ -5,7 +5,7 @@
 
 namespace attn {
 
-/// Keeps every pair, as plain attention does. It is the neutral element of `|`.
+/// Keeps every pair, as plain attention does. It is the identity of `|`.
 ///
 ///     1 1 1
 ///     1 1 1

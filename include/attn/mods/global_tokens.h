@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// Keeps the pairs whose query or key has one of these positions (Beltagy et al. 2020, section 3.1; Zaheer et al.
-/// 2020). Use it as any_of(sliding_window(256, 256), global_tokens({0, 1})).
+/// Keeps the pairs whose query or key is at one of these positions (Beltagy et al. 2020, section 3.1; Zaheer et al.
+/// 2020). Combine it with a window, as in any_of(sliding_window(256, 256), global_tokens({0, 1})).
 ///
 ///     global_tokens({1}):  0 1 0 0
 ///                          1 1 1 1
@@ -23,8 +23,8 @@ inline auto global_tokens(Indices given) {
   detail::ShortList<Index>& positions = given.values;
   std::sort(positions.begin(), positions.end());
   positions.shrink(static_cast<std::size_t>(std::unique(positions.begin(), positions.end()) - positions.begin()));
-  detail::require(positions.empty() || positions[0] >= 0, "global_tokens: position ",
-                  positions.empty() ? Index(0) : positions[0], " is negative");
+  detail::require(positions.empty() || positions[0] >= 0, "global_tokens: positions must not be negative, but one is ",
+                  positions.empty() ? Index(0) : positions[0]);
   return bind_mod([positions = std::move(positions)](const Problem&) {
     const auto first_from = [&positions](Index p) { return std::lower_bound(positions.begin(), positions.end(), p); };
     const auto count = [first_from](Range r) { return static_cast<Index>(first_from(r.end) - first_from(r.begin)); };

@@ -8,14 +8,13 @@
 
 namespace attn {
 
-/// Keeps keys 0 .. lengths[batch] - 1; the keys behind them are padding. There is one length per batch element; it may
-/// be 0.
+/// Keeps keys 0 .. lengths[batch] - 1; later keys are padding. There is one length per batch element; it may be 0.
 ///
 ///     lengths {3}:  1 1 1 0 0
 ///                   1 1 1 0 0
 ///
-/// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
-/// 0..kv_len. With a kv_offset, kv_len is not the number of all keys, and only negative lengths are refused.
+/// @throws std::invalid_argument from the attention call, unless there is one length per batch element, each in
+/// 0..kv_len. With a kv_offset, kv_len does not count all keys, so only negative lengths are rejected.
 inline auto key_lengths(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_key_lengths(lengths, problem, "key_lengths");

@@ -8,20 +8,20 @@
 
 namespace attn {
 
-/// Keeps keys begin[batch] .. end[batch] - 1; the keys before and behind them are padding. There is one range per batch
+/// Keeps keys begin[batch] .. end[batch] - 1; the keys before and after them are padding. There is one range per batch
 /// element; it may be empty.
 ///
 ///     begin {1}, end {4}:  0 1 1 1 0
 ///                          0 1 1 1 0
 ///
-/// @throws std::invalid_argument in the call, if there is not one range per batch element or 0 <= begin <= end <=
-/// kv_len does not hold.
+/// @throws std::invalid_argument from the attention call, unless there is one range per batch element and 0 <= begin <=
+/// end <= kv_len.
 inline auto key_ranges(Indices begin, Indices end) {
   return bind_mod([begin = std::move(begin.values), end = std::move(end.values)](const Problem& problem) {
     detail::check_key_lengths(end, problem, "key_ranges: end");
     detail::check_key_lengths(begin, problem, "key_ranges: begin");
     for (std::size_t b = 0; b < begin.size(); ++b)
-      detail::require(begin[b] <= end[b], "key_ranges: begin[", b, "] = ", begin[b], " is above end[", b,
+      detail::require(begin[b] <= end[b], "key_ranges: begin[", b, "] = ", begin[b], " exceeds end[", b,
                       "] = ", end[b]);
     const auto range = [begin = begin.data(), end = end.data()](Index batch) {
       return Range{begin[batch], end[batch]};

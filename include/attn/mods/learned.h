@@ -1,4 +1,4 @@
-// learned(): scores changed by numbers of yours, with the gradients of these numbers.
+// learned(): a score mod with learned parameters.
 #pragma once
 
 #include <utility>
@@ -8,30 +8,29 @@
 
 namespace attn {
 
-/// Changes scores by a number of a table: x -> score(x, w, p), where w is element number where(p) of `table`, in
-/// row-major order. The backward pass adds the gradient of each element to `grad`, a tensor of the same shape. `score`
-/// need not have a derivative written out: it is differentiated in x and in w (see Dual).
+/// Changes scores with learned parameters: x -> score(x, w, p), where w is element where(p) of `table`, in row-major
+/// order. The backward pass adds the gradient of each element to `grad`, a tensor of the same shape. `score` needs no
+/// hand-written derivative: it is differentiated with respect to x and w automatically (see Dual).
 ///
-///     // a penalty for each head that grows with distance, as far as it helps
+///     // a learned penalty per head that grows with distance
 ///     auto penalty = attn::learned(weights, grad,
 ///                                  [](auto p) { return p.head; },
 ///                                  [](auto x, auto w, auto p) {
 ///                                    return x - w * float(p.q > p.kv ? p.q - p.kv : p.kv - p.q);
 ///                                  });
 ///
-/// x and w have the same type. Both tensors are viewed, of rank 1 to 4, and must outlive the mod; what counts is what
-/// the table holds when a call begins. `where` and `score` may be called from several threads at once, for any pair of
-/// the call.
-/// @throws std::invalid_argument if the shapes differ. An element that `where` names must exist: that is not checked.
+/// x and w have the same type. Both tensors, of rank 1 to 4, are viewed and must outlive the mod; a call reads the
+/// table once, when it begins. `where` and `score` may be called from several threads at once, for any pair of the
+/// call.
+/// @throws std::invalid_argument if the shapes differ. The index that `where` returns is not checked.
 template <class Table, class Grad, class Where, class Score>
 auto learned(const Table& table, Grad&& grad, Where where, Score score) {
   using Place = typename detail::ResultOf<Where, Position>::type;
-  static_assert(
-      detail::callable<Place>,
-      "attn::learned: the third argument must take a position and return the number of an element: [](auto p) { "
-      "return p.head; }");
+  static_assert(detail::callable<Place>,
+                "attn::learned: the third argument must take a position and return the index of an element: [](auto p) "
+                "{ return p.head; }");
   static_assert(!detail::callable<Place> || std::is_integral_v<Place>,
-                "attn::learned: the third argument must return the number of an element, an integer");
+                "attn::learned: the third argument must return an integer, the index of an element");
   static_assert(
       detail::callable<typename detail::ResultOf<Score, float, float, Position>::type>,
       "attn::learned: the last argument must take a score, an element and a position: [](auto x, auto w, auto p) { "

@@ -1,4 +1,4 @@
-// any_of(), all_of() and not_(): masks made of masks.
+// any_of(), all_of() and not_(): combinations of masks.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace attn {
 
 namespace detail {
 
-/// The hints of several masks as one hint.
+/// The coverage hints of several masks, combined into one.
 template <class Combine, class... Bound>
 struct CombinedCoverage {
   static constexpr bool kIsOpaque = (Bound::kIsOpaque || ...);
@@ -23,14 +23,12 @@ struct CombinedCoverage {
   }
 };
 
-/// Masks that are bound to a call, as one mask. `Combine` says how their predicates, coverages and ranges of keys are
-/// combined.
+/// Combines masks that are bound to a call into one. `Combine` defines how to combine their predicates, coverages and
+/// key ranges.
 template <class Combine, class... Bound>
 auto combined(const Bound&... masks) {
-  static_assert(
-      (has_only_masks<Bound> && ...),
-      "attn::any_of, all_of, not_: only masks can be combined so; put changes of scores and sinks beside them "
-      "with |");
+  static_assert((has_only_masks<Bound> && ...),
+                "attn::any_of, all_of, not_: the arguments must be masks; add score mods and sinks with |");
   const std::tuple<Bound...> all(masks...);
   return mask_mod(
       [all](const Position& p) {
@@ -44,7 +42,7 @@ auto combined(const Bound&... masks) {
 
 template <class Combine, class... M>
 auto combined_mask(M... masks) {
-  static_assert(sizeof...(M) > 0, "attn::any_of, all_of: give at least one mask");
+  static_assert(sizeof...(M) > 0, "attn::any_of, all_of: pass at least one mask");
   static_assert((check_mods<M>() && ...));
   return bind_mod([masks = std::tuple<M...>(std::move(masks)...)](const Problem& problem) {
     return std::apply([&](const auto&... m) { return combined<Combine>(bind(m, problem)...); }, masks);
@@ -54,7 +52,7 @@ auto combined_mask(M... masks) {
 struct Any {
   template <class... Kept>
   static bool keep(Kept... kept) {
-    return bool((kept | ...));  // asks all masks, so that a loop over pairs has no branch
+    return bool((kept | ...));  // evaluates all masks, so that a loop over pairs has no branch
   }
   template <class... C>
   static Coverage coverage(C... c) {

@@ -1,4 +1,4 @@
-// neighbourhood(): windows on grids of one, two or three dimensions.
+// neighbourhood(): windows on grids of 1 to 3 dimensions.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,16 @@ namespace attn {
 
 namespace detail {
 
-/// A grid with these sizes. The first dimension given is the first of the grid, along which strips run; missing
+/// Returns the grid with these sizes. The first given dimension is the grid's first, along which strips run; missing
 /// dimensions have length 1.
 inline TokenGrid token_grid(const Indices& shape, const Indices& window, const Indices& dilation,
                             const Indices& causal) {
-  constexpr Index kMost = Index(1) << 28;  // tokens, each with some 40 bytes in tables
+  constexpr Index kMost = Index(1) << 28;  // tokens; tables take about 100 bytes for each
   const std::size_t rank = shape.values.size();
-  require(rank >= 1 && rank <= TokenGrid::kAxes, "neighbourhood: a grid has 1 to 3 dimensions, not ", rank);
+  require(rank >= 1 && rank <= TokenGrid::kAxes, "neighbourhood: the grid must have 1 to 3 dimensions, but has ", rank);
   const auto fits = [&](const Indices& list, const char* what, bool may_be_left_out) {
     const std::size_t given = list.values.size();
-    require(given == rank || (may_be_left_out && given == 0), "neighbourhood: ", given, " ", what, " for ", rank,
+    require(given == rank || (may_be_left_out && given == 0), "neighbourhood: got ", given, " ", what, " for ", rank,
             " dimensions");
   };
   fits(window, "windows", false);
@@ -38,20 +38,21 @@ inline TokenGrid token_grid(const Indices& shape, const Indices& window, const I
     if (!dilation.values.empty()) axis.dilation = dilation.values[d];
     if (!causal.values.empty()) {
       const Index flag = causal.values[d];
-      require(flag == 0 || flag == 1, "neighbourhood: causal flag ", d, " is ", flag, ", it must be 0 or 1");
+      require(flag == 0 || flag == 1, "neighbourhood: causal flag ", d, " must be 0 or 1, but is ", flag);
       axis.causal = flag == 1;
     }
     require(axis.length > 0 && axis.window > 0 && axis.dilation > 0, "neighbourhood: dimension ", d, " has length ",
             axis.length, ", window ", axis.window, " and dilation ", axis.dilation, "; all must be positive");
     require(axis.dilation <= axis.length && axis.window <= axis.length / axis.dilation, "neighbourhood: dimension ", d,
-            " of length ", axis.length, " has no room for a window of ", axis.window, " with dilation ", axis.dilation);
-    require(axis.length <= kMost / tokens, "neighbourhood: more than ", kMost, " tokens");
+            " of length ", axis.length, " is too short for a window of ", axis.window, " with dilation ",
+            axis.dilation);
+    require(axis.length <= kMost / tokens, "neighbourhood: the grid has more than ", kMost, " tokens");
     tokens *= axis.length;
   }
   return grid;
 }
 
-/// `always`: tokens are gathered even where it does not pay, for tests.
+/// Returns the mask of neighbourhood(). `always` gathers tokens even where that does not pay off, for tests.
 inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
   struct Tables {
     TokenGrid grid;
@@ -63,10 +64,10 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
     const Index tokens = tables->grid.tokens(), first = problem.q_offset;
     const bool may_have_less = tables->grid.axes[0].causal && !problem.has_part_of_keys;
     require(fits_keys(tokens, problem) || (may_have_less && problem.kv_len < tokens), "neighbourhood: the grid has ",
-            tokens, " tokens, there are ", problem.keys().end, " keys", note_of_part(problem));
+            tokens, " tokens, but there are ", problem.keys().end, " keys", note_of_part(problem));
     require(problem.q_len == 0 || (first >= 0 && problem.q_len <= tokens - first),
-            "neighbourhood: queries have the positions ", first, "..", first + problem.q_len - 1,
-            ", the grid those in 0..", tokens - 1);
+            "neighbourhood: queries have positions ", first, "..", first + problem.q_len - 1,
+            ", but the grid covers 0..", tokens - 1);
     const auto mask = mask_mod([windows = &tables->windows](const Position& p) { return windows->keep(p.q, p.kv); },
                                [g = &tables->grid](const Tile& t) { return g->coverage(t); },
                                [g = &tables->grid](const Tile& t) { return g->kv_range(t.q); });
@@ -76,14 +77,14 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
 
 }  // namespace detail
 
-/// Keeps the keys of a window around each query, for tokens that lie on a grid of 1 to 3 dimensions, numbered in
-/// row-major order: a text, an image, a film. In dimension d the window has window[d] keys, `dilation[d]` apart
-/// (neighbourhood attention; Hassani et al. 2023, Hassani and Shi 2022, and their NATTEN).
+/// Keeps the keys in a window around each query, for tokens on a grid of 1 to 3 dimensions in row-major order, such as
+/// a sequence, an image or a video. In dimension d the window has window[d] keys, dilation[d] apart (neighbourhood
+/// attention; Hassani et al. 2023, Hassani and Shi 2022, and their library NATTEN).
 ///
-/// In each dimension, coordinates that agree modulo the dilation form a group and are numbered within it. A query with
-/// the number n of N keeps the numbers s .. s + window - 1 of its group, where s = n - window / 2 (rounded down), but
-/// at least 0 and at most N - window: near a border the window is shifted inside, so that every query keeps equally
-/// many keys. With causal[d] = 1 it keeps n - window + 1 .. n instead, as far as these exist.
+/// In each dimension, coordinates that are equal modulo the dilation form a group and are numbered within it. Query n
+/// of a group of N keeps keys s .. s + window - 1 of the group, where s = n - window / 2 (rounded down), clamped to 0
+/// .. N - window: near a border the window is shifted inwards, so that every query keeps the same number of keys. With
+/// causal[d] = 1 it instead keeps those of n - window + 1 .. n that exist.
 ///
 ///     neighbourhood({2, 4}, {1, 3}):  1 1 1 0 0 0 0 0
 ///                                     1 1 1 0 0 0 0 0
@@ -94,13 +95,14 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
 ///                                     0 0 0 0 0 1 1 1
 ///                                     0 0 0 0 0 1 1 1
 ///
-/// In two and three dimensions, a call over a whole grid works on compact pieces of it, 4 x 4 or 4 x 2 x 2 queries at a
-/// time, and gathers the keys that these see. What a vector of 16 queries computes in vain is what lies between their
-/// windows, a third in a window of 13 x 13. Parts of a grid, any_of() and its like, and gradients visit tiles of
-/// neighbouring tokens instead. The mod holds tables of some 100 bytes for each token, which its copies share.
-/// @throws std::invalid_argument unless the lists are of one length, 1 to 3, and windows times dilations fit into the
-/// shape; in the call, unless there is a key for each token (or fewer, where the first dimension is causal) and queries
-/// lie on the grid.
+/// In two and three dimensions, a call over a whole grid processes compact pieces of 4 x 4 or 4 x 2 x 2 queries and
+/// gathers the keys that they see. Pairs are wasted only where the windows of these 16 queries differ: with a window of
+/// 13 x 13, a third of the pairs computed. Calls over part of a grid, combined masks such as any_of(), and gradients
+/// visit tiles of neighbouring tokens instead. The mod holds tables of about 100 bytes per token, which its copies
+/// share.
+/// @throws std::invalid_argument unless the lists have the same length, 1 to 3 (the last two may be empty), and window
+/// * dilation fits into the shape in each dimension. Also thrown by the attention call, unless there is one key per
+/// token (or fewer, if the first dimension is causal) and all queries are on the grid.
 inline auto neighbourhood(const Indices& shape, const Indices& window, const Indices& dilation = {},
                           const Indices& causal = {}) {
   return detail::neighbourhood_of(detail::token_grid(shape, window, dilation, causal), false);

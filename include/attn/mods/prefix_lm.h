@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// Keeps keys 0 .. lengths[batch] - 1, the prefix, for every query, and the other keys at or before the query (Raffel
+/// Keeps the prefix, keys 0 .. lengths[batch] - 1, for every query, and the other keys at or before the query (Raffel
 /// et al. 2020, section 3.2.1). There is one length per batch element; it may be 0.
 ///
 ///     lengths {2}:  1 1 0 0
@@ -17,7 +17,7 @@ namespace attn {
 ///                   1 1 1 0
 ///                   1 1 1 1
 ///
-/// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
+/// @throws std::invalid_argument from the attention call, unless there is one length per batch element, each in
 /// 0..kv_len.
 inline auto prefix_lm(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {

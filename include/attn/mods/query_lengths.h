@@ -8,15 +8,14 @@
 
 namespace attn {
 
-/// Keeps the query rows 0 .. lengths[batch] - 1. The rows behind them are padding: their output is 0 and their
-/// log-sum-exp -inf. Rows are counted from the first query of the call, whatever its position. There is one length per
-/// batch element.
+/// Keeps the query rows 0 .. lengths[batch] - 1. Later rows are padding: their output is 0 and their log-sum-exp -inf.
+/// Rows are counted from the first query of the call, whatever its position. There is one length per batch element.
 ///
 ///     lengths {2}:  1 1 1
 ///                   1 1 1
 ///                   0 0 0
 ///
-/// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
+/// @throws std::invalid_argument from the attention call, unless there is one length per batch element, each in
 /// 0..q_len.
 inline auto query_lengths(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {

@@ -1,4 +1,4 @@
-// relative_bias(): a learned number for each head and distance, and the distance buckets of T5.
+// relative_bias(): a bias for each head and distance, and the distance buckets of T5.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace attn {
 
-/// A bucket for each distance -most..most. Farther distances fall into the first or the last bucket (Shaw et al. 2018,
-/// section 3.2).
+/// One bucket per distance in -most..most; distances outside this range fall into the first or last bucket (Shaw et al.
+/// 2018, section 3.2).
 class ClippedDistance {
  public:
   /// @throws std::invalid_argument unless `most` is in 0..2^60.
@@ -23,31 +23,33 @@ class ClippedDistance {
     detail::require(most >= 0 && most <= kMost, "ClippedDistance(", most, "): the distance must be in 0..", kMost);
   }
 
-  /// How many buckets there are: 2 most + 1.
+  /// Returns the number of buckets, 2 * most + 1.
   Index buckets() const { return 2 * most_ + 1; }
-  /// The bucket of a key that lies `distance` = kv - q after its query.
+  /// Returns the bucket of a key at `distance` = kv - q from its query.
   Index operator()(Index distance) const { return std::clamp(distance, -most_, most_) + most_; }
 
  private:
   Index most_;
 };
 
-/// The buckets of T5 (Raffel et al. 2020, section 2.1). Half of them are one distance wide; the others widen up to
-/// `max_distance`. If bidirectional, the upper half of the buckets is for keys after the query; if not, these keys
-/// share bucket 0 with the query's own key.
+/// The buckets of T5 (Raffel et al. 2020, section 2.1). If bidirectional, the lower half of the buckets is for keys at
+/// or before the query and the upper half for keys after it; otherwise keys after the query share bucket 0 with its own
+/// key. In each direction, half of the buckets hold a single distance each; the others are spaced logarithmically up to
+/// `max_distance`, and the last also holds all greater distances.
 class T5Buckets {
  public:
-  /// @throws std::invalid_argument unless there are at least 2 buckets for each direction, and max_distance lies beyond
-  /// the buckets that are one distance wide.
+  /// @throws std::invalid_argument unless each direction has the same number of buckets, at least 2, and max_distance
+  /// is beyond the single-distance buckets and at most 2^24.
   explicit T5Buckets(Index buckets = 32, Index max_distance = 128, bool bidirectional = true)
       : buckets_(buckets), bidirectional_(bidirectional) {
     const Index each = bidirectional ? buckets / 2 : buckets, exact = each / 2;
     constexpr Index kFarthest = Index(1) << 24;  // each distance has an entry in a table
-    detail::require(max_distance <= kFarthest, "T5Buckets: a max_distance of ", max_distance, " is more than ",
-                    kFarthest);
+    detail::require(max_distance <= kFarthest, "T5Buckets: max_distance must be at most ", kFarthest, ", but is ",
+                    max_distance);
     detail::require(exact > 0 && max_distance > exact && (!bidirectional || buckets % 2 == 0), "T5Buckets(", buckets,
                     ", ", max_distance,
-                    "): too few buckets, an odd number of them for two directions, or a distance of at most ", exact);
+                    "): too few buckets, an odd number of buckets for two directions, or a max_distance of at most ",
+                    exact);
     const auto octaves = [&](Index d) { return std::log2(static_cast<double>(d) / static_cast<double>(exact)); };
     for (Index d = 0; d < exact; ++d) of_distance_.push_back(d);
     for (Index d = exact; d <= max_distance; ++d) {
@@ -56,9 +58,9 @@ class T5Buckets {
     }
   }
 
-  /// How many buckets there are.
+  /// Returns the number of buckets.
   Index buckets() const { return buckets_; }
-  /// The bucket of a key that lies `distance` = kv - q after its query.
+  /// Returns the bucket of a key at `distance` = kv - q from its query.
   Index operator()(Index distance) const {
     const Index last = static_cast<Index>(of_distance_.size()) - 1;
     const Index away = bidirectional_ ? std::abs(distance) : std::max<Index>(-distance, 0);
@@ -74,7 +76,8 @@ class T5Buckets {
 
 namespace detail {
 
-/// The sizes of a call in which the heads are queries and the buckets are keys.
+/// Returns the sizes with which the table is checked and indexed, as (1, 1, heads, buckets): heads take the place of
+/// queries, and buckets that of keys.
 inline Problem sizes_of_buckets(const Problem& problem, Index buckets) {
   Problem sizes = problem;
   sizes.batch = sizes.heads = 1;
@@ -85,10 +88,10 @@ inline Problem sizes_of_buckets(const Problem& problem, Index buckets) {
   return sizes;
 }
 
-/// The distances of a table with this many columns.
+/// Returns the buckets of a table with this many columns.
 inline ClippedDistance clipped_distances(Index columns) {
   require(columns % 2 == 1,
-          "relative_bias: a table of the distances -most..most has an odd number of columns, this one has ", columns);
+          "relative_bias: a table for the distances -most..most must have an odd number of columns, but has ", columns);
   return ClippedDistance{columns / 2};
 }
 
@@ -105,24 +108,24 @@ auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
 
 }  // namespace detail
 
-/// Adds an element of `table` to each score: x -> x + table(head, buckets(kv - q)). It is not multiplied by scale; -inf
-/// drops the pair, as in bias(). The table is anything attn::view takes, of shape (buckets) or (heads, buckets); a size
-/// of 1 is broadcast. Without the argument `buckets`, the table has a number for each of the distances -most..most, and
-/// farther distances count as -most or most.
+/// Adds an element of `table` to each score: x -> x + table(head, buckets(kv - q)). The element is not multiplied by
+/// `scale`; -inf drops the pair, as in bias(). The table may be anything attn::view accepts, of shape (buckets) or
+/// (heads, buckets); dimensions of size 1 are broadcast. Without the argument `buckets`, the table has one element per
+/// distance in -most..most, and distances outside this range are clamped to it.
 ///
 ///     attn::relative_bias(table, attn::T5Buckets(32, 128))
 ///
-/// `buckets` is a ClippedDistance, a T5Buckets, or a type of yours with `Index buckets() const` and `Index
-/// operator()(Index distance) const`. A temporary is kept alive in the mod; any other tensor is only viewed and must
-/// outlive it.
-/// @throws std::invalid_argument in the call, if the table does not fit.
+/// `buckets` is a ClippedDistance, a T5Buckets, or your own type with `Index buckets() const` and `Index
+/// operator()(Index distance) const`. The mod keeps a temporary table alive; any other table is only viewed and must
+/// outlive the mod.
+/// @throws std::invalid_argument from the attention call, if the table does not fit.
 template <class X, class Buckets>
 requires(!detail::Viewable<Buckets>) auto relative_bias(X&& table, Buckets buckets) {
   return detail::bias_by_distance(detail::broadcast_tensor(std::forward<X>(table)), std::move(buckets));
 }
 
-/// relative_bias() of a table that is learned: the backward pass adds its gradient to `grad`, a tensor of the same
-/// shape. Both must outlive the mod.
+/// relative_bias() of a learned table: the backward pass adds its gradient to `grad`, a tensor of the same shape. Both
+/// tensors must outlive the mod.
 template <class X, class G, class Buckets>
 requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& table, G&& grad, Buckets buckets) {
   auto held = detail::broadcast_tensor(table);
@@ -139,7 +142,7 @@ requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& t
   });
 }
 
-/// relative_bias() of a table that has a number for each distance -most..most, and so an odd number of them.
+/// relative_bias() of a table with one element per distance in -most..most, and hence an odd number of columns.
 template <class X>
 auto relative_bias(X&& table) {
   auto held = detail::broadcast_tensor(std::forward<X>(table));
@@ -147,7 +150,7 @@ auto relative_bias(X&& table) {
   return detail::bias_by_distance(std::move(held), distances);
 }
 
-/// relative_bias() of a learned table that has a number for each distance -most..most.
+/// relative_bias() of a learned table with one element per distance in -most..most.
 template <class X, class G>
 requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& table, G&& grad) {
   return relative_bias(table, std::forward<G>(grad),

@@ -34,9 +34,10 @@ inline auto at_distances(Index first, Index last) {
 ///         0 1 1 0            0 1 1 1
 ///         0 0 1 1            0 0 1 1
 ///
-/// @throws std::invalid_argument for a negative side.
+/// @throws std::invalid_argument if `left` or `right` is negative.
 inline auto sliding_window(Index left, Index right = 0) {
-  detail::require(left >= 0 && right >= 0, "sliding_window(", left, ", ", right, "): neither side may be negative");
+  detail::require(left >= 0 && right >= 0, "sliding_window(", left, ", ", right,
+                  "): left and right must not be negative");
   return detail::at_distances(-std::min(right, detail::kUnbounded), std::min(left, detail::kUnbounded));
 }
 

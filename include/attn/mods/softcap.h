@@ -10,11 +10,11 @@
 namespace attn {
 
 /// Squeezes scores into (-cap, cap): x -> cap * tanh(x / cap) (Gemma 2, Gemma Team 2024, section 2).
-/// @throws std::invalid_argument unless the cap is positive and neither vanishes nor overflows as a float.
+/// @throws std::invalid_argument unless the cap is positive and neither underflows nor overflows as a float.
 inline auto softcap(double cap) {
   using Float = std::numeric_limits<float>;
   detail::require(cap >= Float::min() && cap <= Float::max(), "softcap(", cap,
-                  "): the cap must be positive, and a number in float too");
+                  "): cap must be positive and finite as a float");
   return score_mod([cap](auto x, const Position&) {
     const auto c = static_cast<decltype(x)>(cap);
     return c * detail::tanh(x / c);

@@ -11,7 +11,7 @@
 namespace attn {
 
 /// Keeps the query's own key, the `stride` keys before it, and every earlier key whose distance is a multiple of
-/// `stride` (Child et al. 2019, section 4.3, "strided", both heads in one). It is causal and keeps about q_len *
+/// `stride` (Child et al. 2019, section 4.3, "strided", both heads combined). It is causal and keeps about q_len *
 /// (stride + kv_len / stride) pairs.
 ///
 ///     stride 2:  1 0 0 0 0
@@ -20,13 +20,14 @@ namespace attn {
 ///                0 1 1 1 0
 ///                1 0 1 1 1
 ///
-/// The work is in proportion to these pairs: queries and far keys are grouped by their position modulo `stride`,
-/// because within such a group every earlier key is kept. Grouping takes O(batch * heads * q_len) more memory. Tokens
-/// are grouped only if the groups are long enough to pay, and never inside any_of(), all_of(), not_() and block_mask().
-/// Without groups, tiles of neighbouring tokens are visited, and nearly every tile has a kept pair.
+/// The work is proportional to the kept pairs: queries, and the keys more than `stride` before them, are grouped by
+/// their position modulo `stride`, because within such a group every earlier key is kept. Grouping takes O(batch *
+/// heads * q_len) extra memory. Tokens are grouped only if the groups are long enough for that to pay off, and never
+/// inside any_of(), all_of(), not_() and block_mask(). Without groups, tiles of neighbouring tokens are visited, and
+/// nearly every tile has a kept pair.
 /// @throws std::invalid_argument for a stride below 1.
 inline auto strided_sparse(Index stride) {
-  detail::require(stride > 0, "strided_sparse(", stride, "): the stride must be positive");
+  detail::require(stride > 0, "strided_sparse(", stride, "): stride must be positive");
   stride = std::min(stride, detail::kUnbounded);
   const auto mask = mask_mod(
       [stride](const Position& p) {
@@ -47,7 +48,7 @@ inline auto strided_sparse(Index stride) {
 }
 
 /// Keeps the keys at or before the query in its own block of `block` positions, and the last `summary` keys of every
-/// earlier block (Child et al. 2019, section 4.3, "fixed", both heads in one). It is causal.
+/// earlier block (Child et al. 2019, section 4.3, "fixed", both heads combined). It is causal.
 ///
 ///     block 3, summary 1:  1 0 0 0 0
 ///                          1 1 0 0 0
@@ -55,14 +56,14 @@ inline auto strided_sparse(Index stride) {
 ///                          0 0 1 1 0
 ///                          0 0 1 1 1
 ///
-/// The work is in proportion to these pairs, with the limits and the memory of strided_sparse(): keys with the same
-/// place in their blocks form a group, and each query sees `summary` groups. Tokens are not grouped if `summary` is
-/// more than 32, because each group adds a rounding of out.
+/// The work is proportional to the kept pairs, with the same limits and extra memory as strided_sparse(): keys with the
+/// same index in their blocks form a group, and each query sees `summary` groups. Tokens are not grouped if `summary`
+/// is more than 32, because the output is rounded once more for each group.
 /// @throws std::invalid_argument unless 0 <= summary <= block and block >= 1.
 inline auto fixed_sparse(Index block, Index summary) {
   detail::require(block > 0 && summary >= 0 && summary <= block, "fixed_sparse(", block, ", ", summary,
-                  "): the block must be positive and hold the summary");
-  const Index first = block - summary;  // from here on, all later blocks see the keys of a block
+                  "): block must be positive, and summary must be in 0..block");
+  const Index first = block - summary;  // from this index on, the keys of a block are seen by all later blocks
   const auto block_of = [block](Index position) { return detail::floor_div(position, block); };
   const auto mask = mask_mod(
       [=](const Position& p) {
@@ -76,7 +77,7 @@ inline auto fixed_sparse(Index block, Index summary) {
         const bool summaries = one_block && detail::floor_mod(t.kv.begin, block) >= first;
         const bool own = one_block && block_of(t.q.begin) == block_of(last) && block_of(t.q.end - 1) == block_of(last);
         if (last <= t.q.begin && (summaries || own || first == 0)) return Coverage::all;
-        // The keys are no summary, and no query is in their block.
+        // No key is in a summary, and no query is in the keys' block.
         const bool no_summary = one_block && detail::floor_mod(last, block) < first;
         return no_summary && block_of(t.q.begin) > block_of(last) ? Coverage::none : Coverage::some;
       },

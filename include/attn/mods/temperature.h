@@ -1,4 +1,4 @@
-// temperature(): scores divided by a number for each head.
+// temperature(): scores divided by a temperature per head.
 #pragma once
 
 #include <limits>
@@ -10,16 +10,17 @@
 
 namespace attn {
 
-/// Divides each score by a number for its head: x -> x / temperatures[head]. Above 1 the weights spread over more keys,
-/// below 1 they gather on few (Hinton et al. 2015, eq. 1). There is one temperature per query head.
-/// @throws std::invalid_argument unless all are positive and finite, in float too; in the call, if there is not one per
-/// head.
+/// Divides each score by its head's temperature: x -> x / temperatures[head]. A temperature above 1 spreads the weights
+/// over more keys; one below 1 concentrates them on fewer (Hinton et al. 2015, eq. 1). There is one temperature per
+/// query head.
+/// @throws std::invalid_argument unless all temperatures are positive and finite, also as floats, and from the
+/// attention call unless there is one per head.
 inline auto temperature(Numbers given_temperatures) {
   detail::ShortList<double>& temperatures = given_temperatures.values;
   for (std::size_t h = 0; h < temperatures.size(); ++h) {
     using Float = std::numeric_limits<float>;
     detail::require(temperatures[h] >= Float::min() && temperatures[h] <= Float::max(), "temperature[", h,
-                    "] = ", temperatures[h], " must be positive and finite, in float too");
+                    "] must be positive and finite as a float, but is ", temperatures[h]);
   }
   return bind_mod([temperatures = std::move(temperatures)](const Problem& problem) {
     const Index given = static_cast<Index>(temperatures.size());
@@ -29,8 +30,8 @@ inline auto temperature(Numbers given_temperatures) {
   });
 }
 
-/// temperature() with temperatures that are learned: the backward pass adds their gradients to `grad`, which has one
-/// number for each head and must outlive the mod.
+/// temperature() with learned temperatures: the backward pass adds their gradients to `grad`, which has one element per
+/// head and must outlive the mod.
 template <class G>
 auto temperature(Numbers temperatures, G&& grad) {
   temperature(temperatures);  // checks the temperatures

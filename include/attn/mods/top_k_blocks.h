@@ -1,4 +1,4 @@
-// top_k_blocks(): blocks of keys chosen by scores of their means.
+// top_k_blocks(): a mask of the blocks of keys whose means score highest.
 #pragma once
 
 #include <algorithm>
@@ -13,24 +13,24 @@
 
 namespace attn {
 
-/// How top_k_blocks() chooses.
+/// Options of top_k_blocks().
 struct TopKBlocks {
-  Index count = 8;      ///< blocks of keys that a block of queries keeps, its own included
-  Index block_q = 1;    ///< queries that choose together, by their mean
-  Index block_kv = 64;  ///< keys of a block
-  /// Whether later blocks are left out, and the query's own is always kept. Later keys of the own block are left to
-  /// causal().
+  Index count = 8;      ///< blocks of keys that a block of queries keeps, including its own
+  Index block_q = 1;    ///< queries per block; they choose together, by their mean
+  Index block_kv = 64;  ///< keys per block
+  /// Whether later blocks are excluded and the query's own block is always kept. The later keys of that block are left
+  /// to causal().
   bool causal = true;
   /// Whether query heads that share a key head choose together, by the sum of their scores (as in Yuan et al. 2025), so
   /// that they read the same keys.
   bool heads_together = false;
-  std::optional<Index> q_offset = std::nullopt;  ///< that of the call; see Options::q_offset
+  std::optional<Index> q_offset = std::nullopt;  ///< the call's; see Options::q_offset
 };
 
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The means of rows of a head, `block` rows at a time: (blocks, dim).
+/// Returns the mean of each block of `block` rows of a head: (blocks, dim).
 template <class T>
 Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> pooled_rows(const DTypeView<const T>& t, Index batch,
                                                                               Index head, Index block) {
@@ -50,11 +50,12 @@ Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> pooled_rows(co
   return means;
 }
 
-/// Marks the blocks of keys that the queries at `positions` keep; see top_k_blocks(). `order` is working memory.
+/// Marks the blocks of keys that the queries at `positions` keep; see top_k_blocks(). `order` is scratch space.
 template <class T>
 void choose_blocks(const TopKBlocks& config, const Range& positions, const T* scores, Index blocks, bool* kept,
                    std::vector<Index>& order) {
-  // Blocks before the first query may be chosen. The blocks from there to the last query are its own.
+  // Blocks before that of the first query may be chosen. Those from there to the block of the last query are always
+  // kept.
   Index candidates = blocks, own_end = blocks;
   if (config.causal) {
     candidates = std::clamp<Index>(floor_div(positions.begin, config.block_kv), 0, blocks);
@@ -78,36 +79,37 @@ void choose_blocks(const TopKBlocks& config, const Range& positions, const T* sc
 
 inline namespace ATTN_BUILT_FOR {
 
-/// block_sparse() of the blocks of keys that promise most: those whose mean has the largest product with the query, or
-/// with the mean of a block of queries (MoBA: Lu et al. 2025, "MoBA: Mixture of block attention for long-context LLMs";
-/// the choice of blocks of NSA: Yuan et al. 2025, "Native sparse attention"). A causal choice always has the query's
-/// own block, which counts, and none behind it; combine it with causal(), which drops the later keys of the own block.
+/// Keeps, for each query or block of queries, the `config.count` blocks of keys whose means have the largest dot
+/// products with the query or the mean of the block, as a block_sparse() mask (MoBA: Lu et al. 2025, "MoBA: Mixture of
+/// block attention for long-context LLMs"; the choice of blocks in NSA: Yuan et al. 2025, "Native sparse attention").
+/// With `config.causal`, the query's own block is always kept and counts towards `count`, and later blocks are
+/// excluded. Combine the mask with causal() to drop the later keys of that block.
 ///
 ///     auto out = attn::attention(q, k, v, attn::top_k_blocks(q, k, {.count = 8, .block_q = 48}) | attn::causal());
 ///
-/// `query` and `key` are what the call will get: (len, head_dim) or (batch, heads, len, head_dim). Of equal scores that
-/// of the earlier block wins; NaN counts as larger than any number, so that it is not hidden. Gradients go
-/// through the blocks that are kept; the choice itself has none.
+/// `query` and `key` are the arguments of the attention call: (len, head_dim) or (batch, heads, len, head_dim). If
+/// scores are equal, the earlier block wins; NaN counts as larger than any number, so that it is not hidden. Gradients
+/// flow through the kept blocks; the choice itself is not differentiated.
 ///
-/// Cost: a pass over the keys (and queries), and 2 * head_dim flops for each block of queries and block of keys of a
-/// head; a byte for each of these in memory. The call itself works in proportion to the kept pairs where blocks are
-/// multiples of 64 keys and 48 queries: single queries, block_q = 1, share tiles with neighbours that keep other
-/// blocks.
-/// @throws std::invalid_argument for sizes that do not fit each other, block sizes below 1 and a negative count.
+/// Cost: a pass over the keys (and queries), and, for each block of queries and block of keys of a head, 2 * head_dim
+/// flops and a byte of memory. The work of the call itself is proportional to the kept pairs if blocks are multiples of
+/// 64 keys and 48 queries; single queries, block_q = 1, share tiles with neighbours that keep other blocks.
+/// @throws std::invalid_argument for sizes that do not match, block sizes below 1 or a negative count.
 template <class Q, class K>
 auto top_k_blocks(const Q& query, const K& key, const TopKBlocks& config = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   constexpr int kRank = detail::Traits<Q>::kRank;
   static_assert((kRank == 2 || kRank == 4) && detail::Traits<K>::kRank == kRank,
                 "attn::top_k_blocks: query and key must both be (len, dim) or both (batch, heads, len, dim)");
-  static_assert(std::is_same_v<detail::computed_t<typename detail::Traits<K>::Scalar>, T>,
-                "attn::top_k_blocks: query and key must hold the same scalar type, or floats of 32 and 16 bits");
+  static_assert(
+      std::is_same_v<detail::computed_t<typename detail::Traits<K>::Scalar>, T>,
+      "attn::top_k_blocks: query and key must have the same scalar type (float and 16-bit floats may be mixed)");
   const auto& held_q = detail::evaluated(query);
   const auto& held_k = detail::evaluated(key);
   const detail::DTypeView<const T> q = detail::as_rank4(view(held_q)), k = detail::as_rank4(view(held_k));
-  detail::require(config.block_q > 0 && config.block_kv > 0, "top_k_blocks: blocks of ", config.block_q, " queries x ",
-                  config.block_kv, " keys; both must be positive");
-  detail::require(config.count >= 0, "top_k_blocks: the count is ", config.count, ", it may not be negative");
+  detail::require(config.block_q > 0 && config.block_kv > 0, "top_k_blocks: block_q is ", config.block_q,
+                  " and block_kv is ", config.block_kv, "; both must be positive");
+  detail::require(config.count >= 0, "top_k_blocks: count must not be negative, but is ", config.count);
   Options options;
   options.q_offset = config.q_offset;
   const Problem p = detail::make_problem<T>(q, k, k, options);

@@ -1,4 +1,4 @@
-// tree(): drafted tokens that share their beginnings, for speculative decoding.
+// tree(): a mask for trees of drafted tokens, for speculative decoding.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace attn {
 
 namespace detail {
 
-/// When a depth-first walk of the tree enters and leaves each node. The walk enters the descendants of a node in
+/// Entry and exit times of each node in a depth-first walk of the tree. The walk enters a node's descendants in
 /// between.
 struct TreeWalk {
   std::vector<Index> enter, leave;
 
   explicit TreeWalk(std::span<const Index> parents) : enter(parents.size()), leave(parents.size()) {
     const std::size_t n = parents.size();
-    // First the sizes of subtrees, children before parents; then the places in the walk, parents before children.
+    // First the sizes of subtrees, children before parents; then the times of entry, parents before children.
     std::vector<Index> size(n, 1), next(n + 1, 0);
     for (std::size_t i = n; i-- > 0;)
       if (parents[i] >= 0) size[static_cast<std::size_t>(parents[i])] += size[i];
@@ -47,19 +47,19 @@ struct TreeWalk {
 ///                                           1 1  1 0 1 0
 ///                                           1 1  1 1 0 1
 ///
-/// With a kv_offset, the last keys need not be the nodes; then the nodes are the keys at the positions of the queries.
+/// With a kv_offset, the last keys need not be the nodes; the nodes are then the keys at the positions of the queries.
 ///
-/// A node stands at the position of the first node plus its depth, so that siblings share one. The rope of a cache or
-/// of a layer turns queries and keys by their rows, which is wrong for all trees but chains, and refused. Keep a cache
-/// without a rope, and turn queries and keys by rope.rotate(x, positions) before they go there.
-/// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one
-/// parent per query, there are fewer keys than queries, or a rope turns a node whose depth is not its row.
+/// The position of a node is that of the first node plus the node's depth, so siblings share a position. The rope of a
+/// cache or layer rotates queries and keys by their rows. For every tree but a chain this is wrong, and the call is
+/// rejected. Use a cache without a rope, and rotate queries and keys with rope.rotate(x, positions) beforehand.
+/// @throws std::invalid_argument for a parent that does not come before its node, and from the attention call if there
+/// is not one parent per query, there are fewer keys than queries, or a rope rotates a node whose depth is not its row.
 inline auto tree(const Indices& given) {
   const std::span<const Index> parents = given.values;
   for (std::size_t i = 0; i < parents.size(); ++i)
-    detail::require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i, "] = ", parents[i],
-                    "; a parent must come before its node, or be -1");
-  // The first node whose depth is not its row, which is the depth in a mere chain.
+    detail::require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i,
+                    "] must be an earlier node, or -1, but is ", parents[i]);
+  // The first node whose depth differs from its row; in a chain they are equal.
   Index beside = 0, depth = 0;
   while (beside < static_cast<Index>(parents.size()) && parents[static_cast<std::size_t>(beside)] == beside - 1)
     ++beside;
@@ -67,12 +67,12 @@ inline auto tree(const Indices& given) {
   return bind_mod([walk = detail::TreeWalk(parents), beside, depth](const Problem& problem) {
     const Index nodes = static_cast<Index>(walk.enter.size());
     detail::require(nodes == problem.q_len, "tree has ", nodes, " nodes for ", problem.q_len, " queries");
-    detail::require(nodes <= problem.kv_len || problem.has_part_of_keys, "tree: the last keys are its ", nodes,
+    detail::require(nodes <= problem.kv_len || problem.has_part_of_keys, "tree: the last keys must be its ", nodes,
                     " nodes, but there are only ", problem.kv_len, " keys");
     detail::require(!problem.has_rope || beside == nodes, "tree: node ", beside, " has depth ", depth,
-                    ", but the rope would turn it as if it had depth ", beside,
-                    ", by its row; keep a cache without a rope, and turn keys and queries before: "
-                    "rope.rotate(x, positions), where a position is that of the first node plus the depth");
+                    ", but the rope would rotate it as if it had depth ", beside,
+                    ", its row; use a cache without a rope, and rotate keys and queries beforehand: rope.rotate(x, "
+                    "positions), where a position is that of the first node plus the depth");
     const Index first = problem.q_offset, context = problem.has_part_of_keys ? first : problem.kv_len - nodes;
     const Index *enter = walk.enter.data(), *leave = walk.leave.data();
     return mask_mod(
@@ -82,7 +82,7 @@ inline auto tree(const Indices& given) {
         },
         [=](const Tile& t) {
           if (detail::is_wide(t.q) || detail::is_wide(t.kv)) return Coverage::some;
-          Range entered{0, 0};  // when the walk enters the tile's queries, from the first to the last
+          Range entered{0, 0};  // the range of entry times of the tile's queries
           for (Index node = t.q.begin - first; node < t.q.end - first; ++node)
             entered = detail::hull(entered, {enter[node], enter[node] + 1});
           bool any = t.kv.begin < context, all = true;

@@ -1,4 +1,4 @@
-// A program whose unit is promised the loops of double. It has those of float alone, so it is not linked.
+// A program that expects precompiled loops for double. The library has them for float only, so linking fails.
 #include <attn/attn.h>
 
 int main() {

@@ -4,7 +4,7 @@
 
 namespace {
 
-// Two equal scores.
+// Attention with two equal scores.
 template <class T>
 float mean_of_values() {
   using Column = Eigen::Matrix<T, Eigen::Dynamic, 1>;

@@ -1,4 +1,4 @@
-// A program whose units are promised the loops of all scalars, and that has those of float alone.
+// A program whose units expect precompiled loops for all scalars, and that links those for float only.
 #pragma once
 
 float mean_of_floats();

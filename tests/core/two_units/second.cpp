@@ -21,7 +21,7 @@ std::vector<const void*> code_of_second() {
           at(&attn::attention<Column, Column, Column, attn::Mods<>>)};
 }
 
-// Matrices that stay in this unit, in several places, so that not all is inlined.
+// Attention over Eigen matrices local to this unit, called from several places so that not everything is inlined.
 float matrices_of_second() {
   const auto sum = [](attn::Index rows) {
     const Eigen::MatrixXf ones = Eigen::MatrixXf::Ones(rows, 16);

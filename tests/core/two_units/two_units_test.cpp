@@ -19,7 +19,7 @@ TEST(TwoUnits, EachUsesItsOwnMods) {
   const Column x = three_tokens();
   for (attn::Isa isa : sets_of_first()) {
     const Column out = windowed(x, isa);
-    EXPECT_EQ(out(0, 0), 1);  // sees itself only
+    EXPECT_EQ(out(0, 0), 1);  // sees only itself
     // Query 2 sees keys 1 and 2: scores 0 and 4.
     EXPECT_NEAR(out(2, 0), 2 * std::exp(4.0) / (1 + std::exp(4.0)), 1e-6) << to_string(isa);
   }
@@ -32,8 +32,8 @@ TEST(TwoUnits, EachUsesItsOwnMods) {
   }
 }
 
-// Eigen aligns memory as the flags say, and what one unit takes, the other may give back: so all units are compiled
-// with the same EIGEN_MAX_ALIGN_BYTES.
+// Eigen's allocation alignment depends on the flags, and one unit may free memory allocated in another: so all units
+// are compiled with the same EIGEN_MAX_ALIGN_BYTES.
 TEST(TwoUnits, EachKeepsItsOwnMatrices) {
   EXPECT_NEAR(matrices_of_first(), 63 * 16, 1e-3);
   EXPECT_NEAR(matrices_of_second(), 63 * 16, 1e-3);

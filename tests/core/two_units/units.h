@@ -1,5 +1,5 @@
-// What the units offer each other: tensors, which have the same layout whatever the flags of a unit. (Eigen's matrices
-// do not: how they take memory depends on the flags.)
+// Interface between the units. It passes tensors, because nothing about them depends on a unit's flags. (The alignment
+// at which Eigen's matrices allocate memory does.)
 #pragma once
 
 #include <vector>
@@ -18,10 +18,10 @@ std::vector<attn::Isa> sets_of_second();
 attn::Isa default_of_first();
 attn::Isa default_of_second();
 
-/// Where functions lie that depend on the flags of a unit: of the kernels, of the checks and of the entry points.
+/// Addresses of functions that depend on a unit's flags: kernels, checks and entry points.
 std::vector<const void*> code_of_first();
 std::vector<const void*> code_of_second();
 
-/// Sums of outputs that are all 1: of 40, 20 and 3 rows with 16 columns.
+/// Sums of outputs whose elements are all 1: 40, 20 and 3 rows of 16 columns.
 float matrices_of_first();
 float matrices_of_second();

@@ -1,4 +1,4 @@
-// A program of somebody else: uses the library in the ways of the README and checks one number worked out by hand.
+// A consumer's program: uses the library as in the README and checks a result computed by hand.
 #include <attn/attn.h>
 
 #include <cmath>

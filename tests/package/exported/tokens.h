@@ -2,5 +2,5 @@
 
 #include <attn/attn.h>
 
-/// Each token as a mixture of itself and those before it.
+/// Returns each token as a mixture of itself and the earlier ones.
 attn::Tensor<float, 4> mix(const attn::Tensor<float, 4>& tokens);

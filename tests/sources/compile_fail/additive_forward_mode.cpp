@@ -1,4 +1,4 @@
-// expect: attn: additive attention has no forward mode; attn::additive_attention_backward() has its derivatives
+// expect: attn: additive attention does not support forward mode; use attn::additive_attention_backward()
 #include <attn/attn.h>
 
 int main() {

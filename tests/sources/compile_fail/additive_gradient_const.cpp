@@ -1,4 +1,5 @@
-// expect: attn: the gradient of a parameter must be writable and hold the scalar type of the query
+// expect: attn: the gradient of a parameter must be writable and have the scalar type of the query (float for 16-bit
+// expect: queries)
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: query_weight and key_weight are matrices (hidden, features)
+// expect: attn: query_weight and key_weight must be matrices (hidden, features) or rank-3 tensors (heads, hidden,
+// expect: features); score_weight and bias must be vectors (hidden) or matrices (heads, hidden)
 #include <attn/attn.h>
 
 int main() {

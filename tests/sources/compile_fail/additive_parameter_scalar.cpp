@@ -1,4 +1,5 @@
-// expect: attn: parameters of an additive score must hold the scalar type of the query, or floats of 32 and 16 bits
+// expect: attn: the parameters of an additive score must have the scalar type of the query (float and 16-bit floats may
+// expect: be mixed); convert with .cast<float>() or .cast<double>()
 #include <attn/attn.h>
 
 int main() {

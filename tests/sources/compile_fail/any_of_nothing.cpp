@@ -1,4 +1,4 @@
-// expect: give at least one mask
+// expect: attn::any_of, all_of: pass at least one mask
 #include <attn/attn.h>
 
 int main() {

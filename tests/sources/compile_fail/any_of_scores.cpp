@@ -1,5 +1,4 @@
-// expect: attn::any_of, all_of, not_: only masks can be combined so; put changes of scores and sinks beside them with
-// expect: |
+// expect: attn::any_of, all_of, not_: the arguments must be masks; add score mods and sinks with |
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true,
-// expect: attn::drop(t) the others
+// expect: attn: a tensor of bool is not a mod; use attn::keep(t) to keep the pairs where it is true, or attn::drop(t)
+// expect: to drop them
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: a PagedKvCache holds any number of sequences; append(sequence, k, v) takes the number that add()
-// expect: returned, or several, {a, b}
+// expect: attn: pass the sequence number that add() returned to append() of a PagedKvCache: append(sequence, k, v), or
+// expect: append({a, b}, k, v) for several
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: keys and values to append must hold the scalar type that the cache computes in, or floats of 32 and
+// expect: attn: keys and values to append must have the scalar type that the cache computes in (float and 16-bit floats
+// expect: may be mixed)
 #include <attn/attn.h>
 
 int main() {

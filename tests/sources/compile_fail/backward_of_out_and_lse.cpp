@@ -1,4 +1,4 @@
-// expect: attn: behind the value stands what attention() returned, with out and lse, and then the mods:
+// expect: attn: pass the whole result of attention(), with out and lse, between the value and the mods:
 // expect: attention_backward(grad_out, q, k, v, result, mods, options)
 #include <attn/attn.h>
 

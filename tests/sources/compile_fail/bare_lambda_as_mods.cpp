@@ -1,4 +1,4 @@
-// expect: attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), combine
+// expect: attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), and combine
 // expect: mods with |
 #include <attn/attn.h>
 

@@ -1,5 +1,5 @@
-// expect: attn: four sizes follow the pointer, bhsd(ptr, batch, heads, len, dim) or bshd(ptr, batch, len, heads,
-// expect: dim); without heads, heads is 1
+// expect: attn: pass four sizes, bhsd(ptr, batch, heads, len, dim) or bshd(ptr, batch, len, heads, dim); for a single
+// expect: head, heads is 1
 #include <attn/attn.h>
 
 int main() {

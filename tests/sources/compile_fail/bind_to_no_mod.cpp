@@ -1,4 +1,4 @@
-// expect: attn::bind_mod: the lambda must return what mask_mod or score_mod returns
+// expect: attn::bind_mod: the lambda must return a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...)
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,4 @@
-// expect: attn: a cache holds keys and values and stands for both: attention(q, cache, mods, options)
+// expect: attn: a cache holds both keys and values; pass it once: attention(q, cache, mods, options)
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,4 @@
-// expect: attn: query must hold the scalar type of the cache, or floats of 32 and 16 bits
+// expect: attn: query must have the scalar type that the cache computes in (float and 16-bit floats may be mixed)
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

@@ -1,4 +1,5 @@
-// expect: attn: query, key and value must hold float, double, long double or floats of 16 bits, not numbers of a class
+// expect: attn: query, key and value must hold float, double, long double or 16-bit floats, not a class such as
+// expect: Eigen::AutoDiffScalar or std::complex; pass its values
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: a score mod whose gradient is wanted keeps its numbers in auto: float(x) would lose the slope
+// expect: attn: converting attn::Dual to a plain number loses the derivative; in a score mod that is differentiated,
+// expect: use auto instead of float or double
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,4 @@
-// expect: attn: an executor of so many threads is attn::threads(n), made once
+// expect: attn: an executor is not a number of threads; create one with attn::threads(n) and reuse it
 #include <attn/attn.h>
 
 int main() {

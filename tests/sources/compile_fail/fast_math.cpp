@@ -1,3 +1,3 @@
 // with: -ffast-math
-// expect: attn: -ffast-math takes infinity out of masks and the rounding out of exponentials; compile without it
+// expect: attn: -ffast-math and -ffinite-math-only break masks (infinity) and exponentials (rounding): remove them
 #include <attn/attn.h>

@@ -1,5 +1,5 @@
-// expect: attn: the argument behind the value must be a feature map: attn::elu1(), relu(), identity(), favor(features,
-// expect: seed), or attn::feature_map(...) around a lambda
+// expect: attn: the argument after the value must be a feature map: attn::elu1(), relu(), identity(), favor(features,
+// expect: seed), or a lambda wrapped in attn::feature_map(...)
 #include <attn/attn.h>
 
 int main() {

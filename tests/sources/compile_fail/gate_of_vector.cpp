@@ -1,5 +1,5 @@
-// expect: attn: gates and betas must be tensors (batch, kv_heads, len), or vectors (len) for one head; gates may have
-// a number for each feature too
+// expect: attn: gates and betas must be tensors (batch, kv_heads, len), or vectors (len) for one head; gates may also
+// expect: have one value per feature
 #include <attn/attn.h>
 
 int main() {

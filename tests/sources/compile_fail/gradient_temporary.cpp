@@ -1,4 +1,5 @@
-// expect: attn: gradients are added to a tensor that outlives the mod, this one is a temporary; give it a name
+// expect: attn: the tensor that gradients are added to must outlive the mod, but this one is a temporary; store it in a
+// expect: variable
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: a tensor of bool is no query, key or value; a mask is attn::keep(t), where true is kept, or
-// attn::drop(t)
+// expect: attn: query, key and value cannot be tensors of bool; to pass a mask, use attn::keep(t), which keeps pairs
+// expect: where t is true, or attn::drop(t)
 #include <attn/attn.h>
 
 int main() {

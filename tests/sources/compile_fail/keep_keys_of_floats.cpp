@@ -1,4 +1,5 @@
-// expect: attn::padding / attn::keep_keys: the tensor must hold bool, so that its meaning is plain
+// expect: attn::padding / attn::keep_keys: the tensor must hold bool; compare its elements first, e.g. (tokens.array()
+// expect: == pad).eval()
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

@@ -1,5 +1,4 @@
-// expect: attn::keep / attn::drop: the tensor must hold bool, so that its meaning is plain; for additive masks use
-// expect: attn::bias
+// expect: attn::keep / attn::drop: the tensor must hold bool; for additive masks use attn::bias
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

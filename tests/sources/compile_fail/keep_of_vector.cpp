@@ -1,5 +1,5 @@
-// expect: attn: std::vector<bool> holds bits, which have no addresses; use attn::Tensor<bool, 1> or Eigen::Array<bool,
-// expect: Eigen::Dynamic, 1>
+// expect: attn: std::vector<bool> stores bits, which cannot be addressed; use attn::Tensor<bool, 1> or
+// expect: Eigen::Array<bool, Eigen::Dynamic, 1>
 #include <vector>
 
 #include <attn/attn.h>

@@ -1,4 +1,4 @@
-// expect: attn: here stands a list, with a number for each sequence, head or token; a list of one is {2}
+// expect: attn: this argument must be a list with one number per sequence, head or token; write {2} for a list of one
 #include <attn/attn.h>
 
 int main() {

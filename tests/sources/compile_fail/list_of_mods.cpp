@@ -1,4 +1,4 @@
-// expect: attn: mods are combined by | when the program is compiled, and not listed when it runs: attn::causal() |
+// expect: attn: mods cannot be stored in a list at run time; combine them with | at compile time: attn::causal() |
 // expect: attn::softcap(50)
 #include <vector>
 

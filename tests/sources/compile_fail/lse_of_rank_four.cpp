@@ -1,4 +1,5 @@
-// expect: attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len)
+// expect: attn: lse must be a vector (q_len) or a rank-3 tensor (batch, heads, q_len), as attention() returns it; to
+// expect: pass a tensor as a mod, use attn::keep(t) or attn::bias(t)
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

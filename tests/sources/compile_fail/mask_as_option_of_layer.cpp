@@ -1,5 +1,5 @@
-// expect: attn: a mask is no option but a mod, which stands before them: attention(q, k, v, attn::keep(mask),
-// expect: {.scale = 0.5}), or attn::causal() and the like
+// expect: attn: a mask is a mod such as attn::causal() or attn::keep(mask), not an option; pass it before the options:
+// expect: attention(q, k, v, attn::keep(mask), {.scale = 0.5})
 #include <attn/attn.h>
 
 int main() {

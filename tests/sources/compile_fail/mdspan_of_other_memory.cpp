@@ -1,4 +1,5 @@
-// expect: attn: this mdspan's accessor does not hand out plain memory; use default_accessor, or copy the elements
+// expect: attn: this mdspan's accessor does not use a plain pointer; use default_accessor, or copy the elements into an
+// expect: attn::Tensor
 #include <attn/attn.h>
 
 #include "../../support/mdspan.h"

@@ -1,4 +1,5 @@
-// expect: attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)
+// expect: attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim); for
+// expect: (batch, len, dim), pass t.unsqueeze(1)
 #include <attn/attn.h>
 
 #include "../../support/mdspan.h"

@@ -1,4 +1,4 @@
-// expect: attn::merge: both parts must hold the same scalar type
+// expect: attn::merge: both parts must have the same scalar type (float and 16-bit floats may be mixed)
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

@@ -1,5 +1,5 @@
-// expect: attn: query, key and value must have the same rank, all matrices or all rank-4 tensors; a matrix m is one by
-// expect: attn::bhsd(m.data(), 1, 1, len, dim) if it is row-major
+// expect: attn: query, key and value must have the same rank, all matrices or all rank-4 tensors; view a row-major
+// expect: matrix m as a tensor with attn::bhsd(m.data(), 1, 1, len, dim)
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

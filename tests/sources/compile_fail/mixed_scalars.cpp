@@ -1,5 +1,5 @@
-// expect: attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with
-// expect: .cast<float>() or .cast<double>()
+// expect: attn: query, key and value must have the same scalar type (float and 16-bit floats may be mixed); convert
+// expect: with .cast<float>() or .cast<double>()
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,4 @@
-// expect: attn: this is the function that makes a mod; call it, as in attn::causal()
+// expect: attn: this is a function that returns a mod; call it, as in attn::causal()
 #include <attn/attn.h>
 
 int main() {

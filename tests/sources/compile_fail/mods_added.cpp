@@ -1,5 +1,5 @@
-// expect: attn: mods are combined by a single |, as in attn::causal() | attn::softcap(50); attn::any_of(a, b) keeps
-// expect: what one of two masks keeps
+// expect: attn: combine mods with a single |, as in attn::causal() | attn::softcap(50); for the union of two masks, use
+// expect: attn::any_of(a, b)
 #include <attn/attn.h>
 
 int main() {

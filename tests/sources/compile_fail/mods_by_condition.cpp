@@ -1,5 +1,5 @@
-// expect: attn: each mod is a type of its own, so that ?: cannot choose between two; write if and two calls, or choose
-// expect: the numbers of one mod: attn::sliding_window(far, is_causal ? 0 : far)
+// expect: attn: each mod has its own type, so ?: cannot choose between two; use if and two calls, or choose the
+// expect: arguments of one mod: attn::sliding_window(far, is_causal ? 0 : far)
 #include <limits>
 
 #include <attn/attn.h>

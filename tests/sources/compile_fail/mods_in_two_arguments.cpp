@@ -1,4 +1,4 @@
-// expect: attn: several mods are one argument, combined by |: attention(q, k, v, causal() | softcap(50))
+// expect: attn: combine several mods into one argument with |: attention(q, k, v, causal() | softcap(50))
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: a tensor of numbers stands in the place of mods: attn::bias(t) adds it to the scores; a mask must hold
-// expect: bool
+// expect: attn: a tensor of numbers is not a mod; use attn::bias(t) to add it to the scores, or a tensor of bool as a
+// expect: mask
 #include <attn/attn.h>
 
 int main() {

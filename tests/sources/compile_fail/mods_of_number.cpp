@@ -1,4 +1,4 @@
-// expect: attn: options have names: attention(q, k, v, {.scale = 0.5})
+// expect: attn: options are passed by name: attention(q, k, v, {.scale = 0.5})
 #include <attn/attn.h>
 
 int main() {

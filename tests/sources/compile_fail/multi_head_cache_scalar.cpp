@@ -1,4 +1,4 @@
-// expect: attn: the cache of a MultiHeadAttention<T> must hold T, or be computed in the same scalar
+// expect: attn: the cache of a MultiHeadAttention<T> must hold T (float, 16-bit floats and std::int8_t may be mixed)
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: a layer appends to a KvCache that is not const, or to sequences of a PagedKvCache, cache.select({a, b})
+// expect: attn: a layer appends to its cache, which must be a non-const KvCache or cache.select({a, b}) of a
+// expect: PagedKvCache; to only read a cache, call attend(x, cache)
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: grad_out must hold the scalar type T of MultiHeadAttention<T>; convert with
+// expect: attn: grad_out must have the scalar type T of MultiHeadAttention<T>; convert with .cast<float>() or
+// expect: .cast<double>()
 #include <attn/attn.h>
 
 int main() {

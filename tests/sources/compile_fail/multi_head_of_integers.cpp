@@ -1,4 +1,4 @@
-// expect: attn: MultiHeadAttention<T> computes with T = float, double, long double, or floats
+// expect: attn: T of MultiHeadAttention<T> must be float, double, long double or a 16-bit float
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

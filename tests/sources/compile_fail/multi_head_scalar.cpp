@@ -1,4 +1,5 @@
-// expect: attn: query, key and value must hold the scalar type T of MultiHeadAttention<T>; convert with
+// expect: attn: query, key and value must have the scalar type T of MultiHeadAttention<T>; convert with .cast<float>()
+// expect: or .cast<double>()
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,4 @@
-// expect: attn: the opposite of a mask is attn::not_(mask)
+// expect: attn: to negate a mask, use attn::not_(mask)
 #include <attn/attn.h>
 
 int main() {

@@ -1,3 +1,3 @@
 // with: -fno-exceptions
-// expect: attn reports wrong arguments as exceptions: compile without -fno-exceptions
+// expect: attn throws exceptions for invalid arguments: compile without -fno-exceptions
 #include <attn/attn.h>

@@ -1,4 +1,4 @@
-// expect: attn: where there is no mask, nothing stands in its place: attention(q, k, v)
+// expect: attn: for attention without a mask, omit the argument: attention(q, k, v)
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: behind query, key and value stand mods and then options, which have names: attention(q, k, v,
-// expect: causal(), {.scale = 0.5})
+// expect: attn: after query, key and value, pass mods, then options by name: attention(q, k, v, causal(), {.scale =
+// expect: 0.5})
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: options are an argument behind the mods, not one of them: attention(q, k, v, mods, options)
+// expect: attn: options are not mods; pass them as a separate argument after the mods: attention(q, k, v, mods,
+// expect: options)
 #include <attn/attn.h>
 
 int main() {

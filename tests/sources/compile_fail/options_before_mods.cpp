@@ -1,4 +1,5 @@
-// expect: attn: mods stand before options, in one argument: attention(q, k, v, causal() | softcap(50), {.scale = 0.5})
+// expect: attn: pass the mods in one argument, before the options:
+// expect: attention(q, k, v, causal() | softcap(50), {.scale = 0.5})
 #include <attn/attn.h>
 
 int main() {

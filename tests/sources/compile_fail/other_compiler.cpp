@@ -1,3 +1,3 @@
 // with: -U__GNUC__
-// expect: attn: the kernels are written in the vector extension of g++ and clang; compile with one of them
+// expect: attn: the kernels use the vector extensions of g++ and clang; compile with one of them
 #include <attn/attn.h>

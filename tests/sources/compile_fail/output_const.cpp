@@ -1,4 +1,4 @@
-// expect: attn: the output must be writable, this one is const; it stands first: attention_into(out, q, k, v)
+// expect: attn: the output must be writable, but this one is const; pass the output first: attention_into(out, q, k, v)
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

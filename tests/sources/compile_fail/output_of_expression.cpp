@@ -1,5 +1,4 @@
-// expect: attn: the output is an Eigen expression without memory of its own; it must be a matrix, a map or a block of
-// expect: one
+// expect: attn: the output is an Eigen expression that is not stored in memory; pass a matrix, a map or a block of one
 #include <attn/attn.h>
 
 int main() {

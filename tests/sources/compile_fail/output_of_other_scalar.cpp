@@ -1,4 +1,4 @@
-// expect: attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits
+// expect: attn: the output must have the scalar type of the query (float and 16-bit floats may be mixed)
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

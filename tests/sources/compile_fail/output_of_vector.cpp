@@ -1,4 +1,5 @@
-// expect: attn: this has no shape; see it as a tensor by attn::bhsd(ptr, batch, heads, len, dim)
+// expect: attn: this argument has no shape; view it as a tensor with attn::bhsd(ptr, batch, heads, len, dim),
+// expect: attn::TensorView<T, rank>(ptr, {sizes}) or Eigen::Map
 #include <vector>
 
 #include <attn/attn.h>

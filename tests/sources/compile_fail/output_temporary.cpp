@@ -1,4 +1,4 @@
-// expect: attn: the output is a temporary, which takes the result with it; give it a name
+// expect: attn: the output is a temporary, so the result would be lost; store it in a variable
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: a PagedKvCache holds any number of sequences; attention() takes cache.view({a, b}), and a layer,
-// expect: which appends to them, cache.select({a, b})
+// expect: attn: select the sequences of a PagedKvCache: pass cache.view({a, b}) to attention(), or cache.select({a, b})
+// expect: to a layer, which appends to them
 #include <attn/attn.h>
 
 int main() {

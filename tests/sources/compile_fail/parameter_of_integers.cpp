@@ -1,4 +1,4 @@
-// expect: attn: a parameter is loaded from floating-point numbers; convert with .cast<float>()
+// expect: attn: parameters must be loaded from floating-point numbers; convert with .cast<float>()
 #include <attn/attn.h>
 
 int main() {

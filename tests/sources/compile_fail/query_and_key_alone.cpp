@@ -1,4 +1,5 @@
-// expect: attn: attention takes query, key and value; where one matrix is all three, attention(x, x, x)
+// expect: attn: attention takes query, key and value; if one matrix is all three, pass it three times: attention(x, x,
+// expect: x)
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: this has no shape; see it as a tensor by attn::bhsd(ptr, batch, heads, len, dim), attn::TensorView<T,
-// expect: rank>(ptr, {sizes}) or Eigen::Map
+// expect: attn: this argument has no shape; view it as a tensor with attn::bhsd(ptr, batch, heads, len, dim),
+// expect: attn::TensorView<T, rank>(ptr, {sizes}) or Eigen::Map
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: ragged queries have a cache or an attn::KvView behind them, which know how long each sequence is;
-// expect: the sequences of a tensor are as long as each other: attention(q, k, v, attn::key_lengths({4, 2}))
+// expect: attn: ragged queries need a cache or an attn::KvView, which knows the length of each sequence; with key and
+// expect: value tensors, pad the sequences: attention(q, k, v, attn::key_lengths({4, 2}))
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim); (batch,
-// expect: len, dim) is one by t.unsqueeze(1)
+// expect: attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim); for
+// expect: (batch, len, dim), pass t.unsqueeze(1)
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

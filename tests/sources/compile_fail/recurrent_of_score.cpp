@@ -1,4 +1,4 @@
-// expect: attn: only causal(), key_lengths(), documents() and documents_at() have a recurrent form; with any other mod
+// expect: attn: only causal(), key_lengths(), documents() and documents_at() have a recurrent form; with any other mod,
 // expect: call attn::attention()
 #include <attn/attn.h>
 

@@ -1,4 +1,4 @@
-// expect: attn: the state must hold the scalar type that is computed in: that of the query, float for those of 16 bits
+// expect: attn: the state must have the scalar type of the query (float for 16-bit queries)
 #include <attn/attn.h>
 
 int main() {

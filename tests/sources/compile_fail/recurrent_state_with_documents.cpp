@@ -1,4 +1,4 @@
-// expect: attn: documents have states of their own; with a RecurrentState, make each a sequence of the batch
+// expect: attn: each document has its own state; to use a RecurrentState, pass each document as a sequence of the batch
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,4 @@
-// expect: attn: a call returns out and lse; take its output: attn::attention(q, k, v).out
+// expect: attn: a call returns both out and lse; for the output alone, write attn::attention(q, k, v).out
 #include <attn/attn.h>
 
 int main() {

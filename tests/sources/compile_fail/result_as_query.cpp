@@ -1,4 +1,4 @@
-// expect: attn: this is the whole result of a call; its output is result.out
+// expect: attn: this is the whole result of a call; pass its output, result.out
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,4 @@
-// expect: attn: the rope of a cache or of a layer is an object, which both have: .rope = attn::Rope({.head_dim = 64})
+// expect: attn: the rope option of a cache or layer is an attn::Rope object: write .rope = attn::Rope({.head_dim = 64})
 #include <attn/attn.h>
 
 int main() {

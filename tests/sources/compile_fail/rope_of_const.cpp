@@ -1,4 +1,4 @@
-// expect: attn::Rope: what is turned in place, or out, must be writable, this is const
+// expect: attn::Rope: the tensor to write (out, or x if rotated in place) must not be const
 #include <attn/rope.h>
 
 int main() {

@@ -1,4 +1,4 @@
-// expect: attn::Rope: x must hold float, double, long double or floats of 16 bits
+// expect: attn::Rope: x must hold float, double, long double or 16-bit floats
 #include <attn/rope.h>
 
 int main() {

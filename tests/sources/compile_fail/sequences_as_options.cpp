@@ -1,5 +1,5 @@
-// expect: attn: options have names, as in {.scale = 0.5}; sequences of a PagedKvCache are chosen before the call,
-// expect: by cache.view({a, b})
+// expect: attn: options are passed by name, as in {.scale = 0.5}; sequences of a PagedKvCache are selected with
+// expect: cache.view({a, b})
 #include <attn/attn.h>
 
 int main() {

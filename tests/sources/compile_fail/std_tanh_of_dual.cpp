@@ -1,5 +1,5 @@
-// expect: attn: a score mod whose gradient is wanted must write tanh(x), without std:: before it: then the function
-// expect: for attn::Dual is found too
+// expect: attn: a score mod that is differentiated must call tanh(x) without std::, so that the overload for attn::Dual
+// expect: is found
 #include <attn/attn.h>
 
 int main() {

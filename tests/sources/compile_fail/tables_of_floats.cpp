@@ -1,4 +1,4 @@
-// expect: attn::KvView: tables must hold integers
+// expect: attn::KvView: tables must hold integers and have rank 2, with one row per sequence
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

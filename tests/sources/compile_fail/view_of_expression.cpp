@@ -1,4 +1,4 @@
-// expect: attn::view: this Eigen expression has no memory of its own; evaluate it first, e.g. with .eval()
+// expect: attn::view: this Eigen expression is not stored in memory; evaluate it first, e.g. with .eval()
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: this tensor is a temporary, whose memory is gone at the end of the line; give it a name, and view that
+// expect: attn: this tensor is a temporary, which is destroyed at the end of the statement; store it in a variable and
+// expect: view that
 #include <attn/attn.h>
 
 int main() {

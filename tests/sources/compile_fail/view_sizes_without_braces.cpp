@@ -1,4 +1,4 @@
-// expect: attn: sizes stand in braces: TensorView<float, 4>(ptr, {batch, heads, len, dim})
+// expect: attn: pass the sizes in braces: TensorView<float, 4>(ptr, {batch, heads, len, dim})
 #include <attn/attn.h>
 
 int main() {

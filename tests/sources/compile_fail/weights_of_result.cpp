@@ -1,4 +1,4 @@
-// expect: attn: this is the whole result of a call; its log-sum-exps are result.lse
+// expect: attn: this is the whole result of a call; pass its log-sum-exps, result.lse
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it; a
-// expect: tensor in the place of mods is attn::keep(t) or attn::bias(t)
+// expect: attn: lse must be a vector (q_len) or a rank-3 tensor (batch, heads, q_len), as attention() returns it; to
+// expect: pass a tensor as a mod, use attn::keep(t) or attn::bias(t)
 #include <attn/attn.h>
 
 int main() {

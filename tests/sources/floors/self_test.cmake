@@ -1,6 +1,6 @@
 # cmake -D CHECK=<CheckFloors.cmake> -D INCLUDE_DIR=<tree> -D EXPECT=<words> -P self_test.cmake
 #
-# The check must fail with the expected words, or pass where none are expected.
+# The check must fail with the expected words, or pass if none are expected.
 cmake_minimum_required(VERSION 3.22)
 
 execute_process(COMMAND ${CMAKE_COMMAND} -D INCLUDE_DIR=${INCLUDE_DIR} -P ${CHECK}

@@ -1,8 +1,8 @@
 # cmake -D CHECK=<a check of a tree> [-D SOUND=<tree>] -D WORK_DIR=<folder> [-D FILE=<file> -D TEXT=<text> -D BY=<text>]
 #       -D EXPECT=<words> -P self_test.cmake
 #
-# In a copy of the tree SOUND, by default sound/ beside this file, TEXT is replaced in FILE; then the check must fail with
-# the expected words, or pass where none are expected.
+# Replaces TEXT in FILE of a copy of the tree SOUND, by default sound/ next to this file. The check must then fail with
+# the expected words, or pass if none are expected.
 cmake_minimum_required(VERSION 3.22)
 
 if(NOT SOUND)

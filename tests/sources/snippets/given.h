@@ -1,4 +1,4 @@
-// What the pages' blocks of C++ are given, by the name that stands above a block. Blocks are compiled, never run.
+// Declarations for the pages' C++ blocks, in namespaces named above the blocks. Blocks are compiled but never run.
 #pragma once
 
 #include <algorithm>

@@ -58,7 +58,7 @@ std::vector<Entry> all_entries() {
   return all;
 }
 
-/// The entries that have rows of a kind.
+/// The entries that have rows of one kind.
 template <class R>
 const std::vector<Entry>& entries_of(R ErasedRows::*kind) {
   static const std::vector<Entry> entries = [kind] {

@@ -1,5 +1,4 @@
-// How any_rows.h is compiled for one scalar. Floats of 16 bits are computed with as float, so that they share most of
-// it.
+// Instantiates any_rows.h for one scalar. 16-bit floats are computed in float, so they share most of that code.
 #pragma once
 
 #include "../any_rows.h"
@@ -15,7 +14,7 @@ std::vector<AnyRow<T>> all_rows(const Setting& s) {
 }
 
 template <class T>
-std::vector<AnyRow<T>> a_row_of_each_kind(const Setting& s) {
+std::vector<AnyRow<T>> one_row_per_mod(const Setting& s) {
   Setting one = s;
   one.one_variant = true;
   return all_rows<T>(one);
@@ -38,9 +37,9 @@ AnyRow<T> any_row(const Setting& s) {
   }
 }
 
-#define ATTN_TEST_ROWS_OF(T)                                          \
-  template std::vector<AnyRow<T>> all_rows(const Setting&);           \
-  template std::vector<AnyRow<T>> a_row_of_each_kind(const Setting&); \
+#define ATTN_TEST_ROWS_OF(T)                                       \
+  template std::vector<AnyRow<T>> all_rows(const Setting&);        \
+  template std::vector<AnyRow<T>> one_row_per_mod(const Setting&); \
   template AnyRow<T> any_row(const Setting&);
 
 }  // namespace attn::test

@@ -10,8 +10,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The most memory that a call needs. `may_round`: whether query, key and value suit the matrix unit; even then the
-/// call may not use it.
+/// The maximum number of bytes of memory that a call may need. `may_round`: whether query, key and value suit the
+/// matrix unit; even if they do, the call may run without it.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const KernelChoice<T>& kernels,
                      const Options& options, bool may_round) {
@@ -24,8 +24,8 @@ Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const 
   return most;
 }
 
-/// Runs a backward pass over tiles: queries are prepared, all pairs are visited, and then the gradients that the tasks
-/// have left are added up, always in the same order. See run_groups().
+/// Runs a backward pass over tiles: prepares queries, visits all pairs, and then sums the tasks' gradients, always in
+/// the same order. See run_groups().
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void backward(const BackwardCall<T>& call, const Options& options) {
   const BackwardPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned, call.tensors.score),

@@ -1,4 +1,4 @@
-// What a backward pass is given, whatever the types of its mods.
+// The arguments of a backward pass, whatever the types of its mods.
 #pragma once
 
 #include "attn/detail/flash/call_tensors.h"
@@ -8,32 +8,33 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// One call. `tensors` has queries, keys, values, and out and lse of the forward pass; null mods: nothing is changed or
-/// dropped; null slopes: no score is changed; null grad_lse: zero.
+/// One call. `tensors` has queries, keys and values; `out` and `lse` are those of the forward pass. Null mods: nothing
+/// is changed or dropped; null slopes: no score is changed; null grad_lse: zero.
 template <class T>
 struct BackwardCall {
   CallTensors<T> tensors;
   DTypeView<const T> out, grad_out;
   TensorView<const T, 3> lse, grad_lse;
-  LseRests<T> lse_rests;  ///< what rounding took from lse
+  LseRests<T> lse_rests;  ///< the parts of lse lost to rounding
   DTypeView<T> grad_q, grad_k, grad_v;
   const TileMods<T>* mods;
   const ScoreSlopes<T>* slopes;
-  const LearnedMods<T>* learned;  ///< null: mods hold no numbers that gradients are asked for
-  /// Of tensors.score, (batch, heads, q_len, head_dim): what each query adds to the gradient of its weights.
+  const LearnedMods<T>* learned;  ///< null if no gradients of mods' parameters are requested
+  /// If tensors.score has weights: each query's contribution to their gradient, (batch, heads, q_len, head_dim).
   DTypeView<T> grad_weights = {};
-  /// Whether gradients are added to what stands in grad_q, grad_k and grad_v. Those of sinks are then another call's.
+  /// Whether gradients are added to the contents of grad_q, grad_k and grad_v. If so, the gradients of sinks are left
+  /// to another call.
   bool accumulates = false;
 
   bool has_scores() const { return mods && mods->has_scores(); }
   T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
 };
 
-/// What gradients of numbers that mods hold take.
+/// Sizes of the gradients of mods' parameters.
 struct LearnedSizes {
   Index slots = 0, sinks = 0;
   Learning learning = Learning::apart;
-  bool score_weights = false;  ///< whether the score has weights, with a gradient beside that of each query
+  bool score_weights = false;  ///< whether the score has weights, with a gradient next to that of each query
 
   template <class T>
   static LearnedSizes of(const LearnedMods<T>* mods, const OtherScore<T>* score = nullptr) {

@@ -1,4 +1,4 @@
-// The order in which a backward pass works through its groups of heads, dense or over listed keys.
+// Runs the groups of heads of a backward pass, dense or over listed keys.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,17 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The memory that a plan needs with so many workers.
+/// Bytes of memory that a plan needs with this many workers.
 template <class Plan>
 Index backward_bytes_of(const Plan& plan, int workers) {
   return Workspace::needed(plan.worker_bytes(), workers,
                            plan.sums_bytes() + plan.groups_at_a_time(workers) * plan.group_bytes());
 }
 
-/// Runs a backward pass some groups at a time, which bounds their memory: for each of them `before`, loop.run() for all
-/// tasks, and `after`. Then it adds up what the tasks have learned, always in the same order, so threads change no bit.
-/// `before` and `after` get for_all(count, visit), which shares out visit(group_memory, group, i, worker_memory) for
-/// `count` numbers i of each group.
+/// Runs a backward pass on a few groups at a time, to bound its memory. For each such set of groups it calls `before`,
+/// loop.run() for all tasks, and then `after`. It sums the parameter gradients of the tasks in a fixed order, so
+/// results do not depend on threads. `before` and `after` get for_all(count, visit), which distributes
+/// visit(group_memory, group, i, worker_memory) for i in 0..`count` - 1 of each group.
 template <class T, class Plan, class Loop, class Before, class After>
 void run_groups(const BackwardCall<T>& call, const Plan& plan, const Loop& loop, const Workers& workers,
                 const Options& options, const Before& before, const After& after) {

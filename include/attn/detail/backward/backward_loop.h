@@ -6,9 +6,10 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Keys outside, queries inside: the gradients of a tile of keys and values stay in the cache until all queries have
-/// added to them, and those of the queries, a tile at a time, come from memory and go back (Dao 2023, algorithm 2).
-/// Scores are computed again from queries and keys, and the log-sum-exp of the forward pass makes weights of them.
+/// The outer loop is over keys, the inner one over queries: the gradients of a tile of keys and values stay in the
+/// cache until all queries have added to them, and those of the queries are loaded and stored a tile at a time (Dao
+/// 2023, algorithm 2). Scores are computed again from queries and keys, and the log-sum-exp of the forward pass turns
+/// them into weights.
 template <class T>
 class BackwardLoop {
  public:
@@ -21,7 +22,7 @@ class BackwardLoop {
         scale_(static_cast<T>(problem_.scale)),
         kept_factor_(call.kept_factor()) {}
 
-  /// Brings in a tile of queries: it copies what the loop reads, and empties the tile's gradient.
+  /// Prepares a tile of queries: copies the rows that the loop reads, and clears the tile's gradient.
   void prepare(std::byte* group_memory, Index group, Index i, std::byte* worker_memory) const {
     const WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     PreparedQueries<T>& p = plan_.prepare(group_memory, group, i);
@@ -39,7 +40,8 @@ class BackwardLoop {
     family_.load_columns(p.query, width, query, count, family_.format.row(head_dim), before(scale_));
     plan_.kernels().pack_panels(query, count, head_dim, before(scale_), p.query_panels);
     p.finite = exact.all_finite(in_full(query, call_.tensors.q), count, head_dim);
-    // Dropout multiplies the weights it keeps by a factor. Multiplying grad_out by it serves every product.
+    // Dropout multiplies the weights that it keeps by a factor. Here, grad_out is multiplied by it instead, once for
+    // all products.
     const Rows<T> grad_out = rows_as(family_, call_.grad_out, m.rows);
     family_.load_columns(p.grad_out, width, grad_out, count, family_.format.row(v_dim), before(kept_factor_));
     plan_.kernels().pack_panels(grad_out, count, v_dim, before(kept_factor_), p.grad_out_panels);
@@ -50,11 +52,11 @@ class BackwardLoop {
     p.visited = visited_keys(call_.tensors, call_.mods, queries);
     for (Index row = 0; row < width; ++row) {
       const Index r = queries.rows.begin + std::min(row, count - 1);
-      if (problem_.sigmoid_bias) {  // each weight is for itself: see detail/kernels/sigmoid_kernels.h
+      if (problem_.sigmoid_bias) {  // weights are independent: see detail/kernels/sigmoid_kernels.h
         p.lse[row] = static_cast<T>(-*problem_.sigmoid_bias), p.lse_rest[row] = p.delta[row] = 0;
         continue;
       }
-      // Where no key is kept, any lse will do for which e^(-inf - lse) is 0.
+      // If no key is kept, any lse for which e^(-inf - lse) is 0 will do.
       const T& lse = call_.lse(queries.batch, queries.head, r);
       p.lse[row] = lse == -kInfinity ? T(0) : lse;
       p.lse_rest[row] = call_.lse_rests.of(&lse);
@@ -63,12 +65,12 @@ class BackwardLoop {
     }
   }
 
-  /// One task: the pairs of a part of a group's keys and a part of its queries. `sums`: see LearnedMods.
+  /// Runs one task: the pairs of a part of a group's keys and a part of its queries. `sums`: see LearnedMods.
   void run(std::byte* group_memory, Index group, Index task, GradientSum<T>* sums, std::byte* worker_memory) const {
     const Index key_part = task / plan_.query_parts(), query_part = task % plan_.query_parts();
     WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     m.sums = sums;
-    const InUse<T> in_use(family_);
+    const KernelScope<T> in_use(family_);
     const Range key_tiles = plan_.key_tiles_of(key_part), query_tiles = plan_.query_tiles_of(query_part);
     const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads;
     for (Index first = key_tiles.begin; first < key_tiles.end; first += plan_.chunk()) {
@@ -99,7 +101,7 @@ class BackwardLoop {
     }
   }
 
-  /// The gradient of a tile of queries: the sum of what the parts of the keys have left, in their order.
+  /// Stores the gradient of a tile of queries: the sum over the parts of the keys, in order.
   void store_queries(std::byte* group_memory, Index i, std::byte* worker_memory) const {
     const WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
@@ -135,7 +137,7 @@ class BackwardLoop {
     if (call_.tensors.score) store(call_.grad_weights);
   }
 
-  /// The gradients of the sinks of a group's heads.
+  /// Adds the gradients of the sinks of a group's heads.
   void learn_sinks(std::byte* group_memory, Index, GradientSum<T>* sums) const {
     for (Index i = 0; i < plan_.tiles_of_group(); ++i) {
       const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
@@ -143,7 +145,7 @@ class BackwardLoop {
     }
   }
 
-  /// The gradients of a tile of keys and values of a group, from what the parts of the queries have left.
+  /// Stores the gradients of a tile of keys and values of a group: the sums over the parts of the queries.
   void store_keys(std::byte* group_memory, Index group, Index tile) const {
     const Range keys{tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
     const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads;
@@ -181,7 +183,7 @@ class BackwardLoop {
     score(kernels, p.grad_out, m.grad_scores, keys.value, problem_.v_dim, kept_factor_);
     score(other ? other->family.set_for(rows_of_tile) : kernels, p.query, m.scores, keys.key, problem_.head_dim,
           scale_);
-    // Where mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of the numbers.
+    // If mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of parameters.
     const bool modded = masked || call_.has_scores();
     if (m.raw) std::copy_n(m.scores, count * kernels.queries, m.raw);
     const bool with_slopes = call_.slopes && !m.raw;
@@ -226,13 +228,13 @@ class BackwardLoop {
                                keys.grad_key);
   }
 
-  /// Where scores are no products: from m.grad_scores to the gradients of queries, keys and weights.
+  /// Computes the gradients of queries, keys and weights from m.grad_scores, for scores that are not dot products.
   void add_other_gradients(const PreparedQueries<T>& p, const KvTile& keys, T* grad_query, OutUpdate update,
                            Index queries, const WorkerMemory<T>& m) const {
     const OtherScore<T>& other = *call_.tensors.score;
     const Index count = keys.range.size(), dim = problem_.head_dim;
     if (update == OutUpdate::overwrite) std::fill_n(grad_query, 2 * dim * queries, T(0));
-    // The queries that fill up the last vector repeat one, and must add nothing.
+    // The last vector is padded with copies of a query, which must not contribute.
     for (Index j = 0, rows_of_tile = p.queries.rows.size(); j < count; ++j)
       std::fill(m.grad_scores + j * queries + rows_of_tile, m.grad_scores + (j + 1) * queries, T(0));
     other.add_gradients({m.grad_scores, p.query, keys.key, other.of(p.queries.head), grad_query,
@@ -240,22 +242,22 @@ class BackwardLoop {
                         queries, count, dim);
   }
 
-  /// The rows of a tile of queries as the kernels read them, copied to `packed` if they must.
+  /// The rows of a tile of queries as the kernels read them, copied to `packed` if necessary.
   static Rows<T> rows(const KernelFamily<T>& family, const DTypeView<const T>& t, const QueryTile& queries, T* packed) {
     return rows_of(family, t.rows(queries.batch, queries.head, queries.rows.begin), queries.rows.size(), t.dim(3), 1,
                    packed);
   }
 
-  /// The factors of products: multiplied into one side before the product, or into its result.
+  /// A product's scale is applied either to an operand, by before(), or to the result, by after(); the other returns 1.
   T before(T factor) const { return family_.format.scales_queries ? factor : T(1); }
   T after(T factor) const { return family_.format.scales_queries ? T(1) : factor; }
 
-  /// Stores sums of add_rows(), rows of `dim` numbers padded to a stride, in the caller's tensor.
+  /// Stores sums of add_rows(), rows of `dim` elements padded to a stride, in the caller's tensor.
   void store(T* from, Index stride, Index count, Index dim, T factor, const RowsToWrite& rows) const {
     plan_.kernels().finish_rows(from, count, stride, factor);
     if (call_.accumulates) add_rows_of(rows, count, dim, from, stride, 1);
     if (stride == dim) return family_.unpack_rows(from, count, dim, rows);
-    const Index size = size_of_number<T>(rows.dtype);
+    const Index size = size_of_element<T>(rows.dtype);
     for (Index i = 0; i < count; ++i) {
       RowsToWrite row = rows;
       row.data += i * rows.stride * size;
@@ -263,7 +265,7 @@ class BackwardLoop {
     }
   }
 
-  /// Adds rows of the caller's to numbers of the loop's own.
+  /// Adds rows of the caller's tensor to rows of the loop's own memory.
   static void add_rows_of(const RowsToRead& rows, Index count, Index dim, T* to, Index row, Index column) {
     for (Index i = 0; i < count; ++i)
       for (Index c = 0; c < dim; ++c) to[i * row + c * column] += load_number<T>(rows, i, c);

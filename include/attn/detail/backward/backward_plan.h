@@ -1,4 +1,4 @@
-// How a backward pass is cut into tasks, and the memory it works in.
+// Splits a backward pass into tasks, and lays out its memory.
 #pragma once
 
 #include <algorithm>
@@ -10,40 +10,40 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What the loops read of a tile of queries, and where they leave its gradient.
+/// A tile of queries as the loops read it, and the memory of its gradient.
 template <class T>
 struct PreparedQueries {
   QueryTile queries;
   Range visited;       ///< keys
-  bool finite;         ///< whether all queries and gradients of the output are
-  T* query;            ///< (head_dim, queries), scaled where kernels want that
+  bool finite;         ///< whether all queries and output gradients are finite
+  T* query;            ///< (head_dim, queries), scaled if kernels expect that
   T* grad_out;         ///< (v_dim, queries)
   T* query_panels;     ///< (queries, key_row), likewise, as panels
   T* grad_out_panels;  ///< (queries, value_row), likewise
   T* lse;
-  T* lse_rest;  ///< what rounding took from it
+  T* lse_rest;  ///< the part of lse lost to rounding
   T* delta;
   T* grad_query;         ///< (key parts, grad_query_size)
-  unsigned char* added;  ///< (key parts): whether the part has added to it
+  unsigned char* added;  ///< (key parts): whether the part has added to grad_query
 };
 
-/// The memory that a worker has for itself.
+/// A worker's own memory.
 template <class T>
 struct WorkerMemory {
   T *scores, *grad_scores, *slopes;  // (keys, queries)
   T* tile_max;
   T *rows, *more_rows;           // (queries, head_dim or v_dim)
   T *packed_key, *packed_value;  // (keys of a chunk, head_dim), (…, v_dim)
-  T *arranged_key, *weights;     // (keys of a chunk, head_dim) and (keys, queries) in another order, if kernels want it
+  T *arranged_key, *weights;     // (keys of a chunk, head_dim) and (keys, queries) rearranged, if kernels expect it
   T *grad_key, *grad_value;      // (keys of a chunk, key_row), (…, value_row)
-  T* raw;                        // (keys, queries): scores before all mods, where mods learn
+  T* raw;                        // (keys, queries): scores before all mods, if mods learn
   bool* dropped;                 // (keys, queries)
   GradientSum<T>* sums;
 };
 
-/// The heads that share a key and value head are a group. Its keys are cut into parts and its tiles of queries are cut
-/// into parts; each pair of these is a task. How many parts there are follows from the sizes of a group alone, so that
-/// results depend neither on the number of threads nor on the batch.
+/// The heads that share a key and value head form a group. Its keys and its tiles of queries are each split into parts,
+/// and each pair of parts is a task. The number of parts follows from the sizes of a group alone, so that results
+/// depend neither on the number of threads nor on the batch.
 template <class T>
 class BackwardPlan {
  public:
@@ -53,15 +53,16 @@ class BackwardPlan {
         chosen_(chosen),
         kernels_(backward_kernels_of(chosen, problem)),
         tiles_(chosen.family, problem.q_len, false) {
-    // Eight tasks keep a few workers busy, also where causal masks make some longer than others. Each part of the keys
-    // has a gradient of all queries of its own, and each part of the queries one of all keys: shorter parts than 256
-    // tokens would spend more than a few per cent of their time on adding those up. Tried: sixteen parts of the keys.
-    // One head of 4096 then takes sixteen cores half the time, but memory grows fourfold from 2048 tokens to 4096.
+    // Eight tasks keep a few workers busy, even if causal masks make some longer than others. Each part of the keys has
+    // its own gradient of all queries, and each part of the queries one of all keys: parts shorter than 256 tokens
+    // would spend more than a few per cent of their time summing those. Tried: sixteen parts of the keys. One head of
+    // 4096 tokens then takes sixteen cores half the time, but memory grows fourfold from 2048 tokens to 4096.
     constexpr Index kMost = 8, kLeast = 256;
     const Index rows = problem.heads / problem.kv_heads * problem.q_len;
     key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);
     query_parts_ = std::clamp<Index>(rows / kLeast, 1, kMost / key_parts_);
-    // Parts of the queries may be different heads, and heads may share a learned number: one task does all queries.
+    // Different parts of the queries may belong to heads that share a learned parameter, so one task processes all
+    // queries.
     if (learned.learning == Learning::by_pair) query_parts_ = 1;
     tile_bytes_ = Arena<T>::count([&](Arena<T>& arena) { lay_out_tile(arena); });
   }
@@ -86,8 +87,8 @@ class BackwardPlan {
   }
   Index most_queries() const { return tiles_.most_queries(); }
 
-  /// How many tiles of keys a tile of queries is multiplied with while it is in the L1 cache. Larger chunks load the
-  /// queries less often; keys, values and their gradients of a chunk must fit into 256 KiB of the L2 cache.
+  /// Number of key tiles that a tile of queries is multiplied with while it is in the L1 cache. Larger chunks load the
+  /// queries less often; the keys and values of a chunk and their gradients must fit into 256 KiB of the L2 cache.
   Index chunk() const {
     constexpr Index kBytes = 256 * 1024;
     const Index tile = 2 * kKeyTile * (key_row() + value_row()) * static_cast<Index>(sizeof(T));
@@ -95,21 +96,22 @@ class BackwardPlan {
   }
   static constexpr Index kMostTogether = 4;
 
-  /// The tiles of keys of a part, and the tiles of queries.
+  /// The number of key tiles; the key tiles of a part of the keys, and the query tiles of a part of the queries.
   Index key_tiles() const { return ceil_div(problem_.kv_len, kKeyTile); }
   Range key_tiles_of(Index part) const { return share(key_tiles(), part, key_parts_); }
   Range query_tiles_of(Index part) const { return share(tiles_of_group(), part, query_parts_); }
 
-  /// Rows of head_dim and v_dim numbers as the kernels want them.
+  /// Lengths of rows of head_dim and v_dim elements as the kernels expect them.
   Index key_row() const { return padded(problem_.head_dim, kernels_.columns); }
   Index value_row() const { return padded(problem_.v_dim, kernels_.columns); }
-  /// Room for the numbers of a row, whether as the kernels read them or as T; for a key in another order; and for a
-  /// tile of weights likewise.
+  /// Elements to allocate for a row: in the kernels' format or as T, whichever is larger. arranged_row() and
+  /// arranged_weights() are those for a copy of a key, and of a tile of weights, in the order in which the kernels read
+  /// them; 0 if no copy is needed.
   Index row(Index dim) const { return std::max(dim, family().format.row(dim)); }
   Index arranged_row() const { return family().format.arranges_values ? row(problem_.head_dim) : 0; }
   Index arranged_weights() const { return family().format.arranges_values ? kKeyTile * most_queries() / 2 : 0; }
-  /// The numbers of a gradient of a tile's queries, with the columns that the kernel adds. That of the weights of their
-  /// scores stands behind.
+  /// Elements of the gradient of a tile's queries, including the columns that the kernel adds. The gradient of their
+  /// score weights follows it.
   Index grad_query_size() const { return padded(grad_query_dim(), family().format.out) * most_queries(); }
   Index grad_query_dim() const { return problem_.head_dim * (learned_.score_weights ? 2 : 1); }
 
@@ -120,8 +122,8 @@ class BackwardPlan {
 
   double flops() const { return flops_of_group() * static_cast<double>(groups()); }
 
-  /// How many groups are worked on together. Each worker gets some tasks of a millisecond or more, so that waiting for
-  /// the last of them costs little. Memory is needed for so many groups, however large the batch is.
+  /// Number of groups processed together. Each worker gets several tasks of a millisecond or more, so that waiting for
+  /// the last of them costs little. Memory is needed for this many groups, however large the batch is.
   Index groups_at_a_time(int workers) const {
     if (learned_.learning != Learning::apart) return std::min<Index>(groups(), 1);
     constexpr double kFlopsPerWorker = 1e8;
@@ -130,8 +132,7 @@ class BackwardPlan {
     return std::min(groups(), std::max(for_tasks, static_cast<Index>(std::min(wanted, 1e6))));
   }
 
-  /// The bytes that a group takes, that a worker takes, and that the gradients of numbers in mods take, in whole cache
-  /// lines.
+  /// Bytes per group, for the gradients of mods' parameters, and per worker, in whole cache lines.
   Index group_bytes() const {
     return tiles_of_group() * tile_bytes_ + partials() * static_cast<Index>(sizeof(T)) + tasks_of_group() * own_sums();
   }
@@ -146,7 +147,7 @@ class BackwardPlan {
     return lay_out_worker(arena);
   }
 
-  /// Where a tile lies in its group's memory, which holds the description itself too.
+  /// A tile in its group's memory, which also holds the PreparedQueries itself.
   PreparedQueries<T>& prepared(std::byte* group_memory, Index i) const {
     return *reinterpret_cast<PreparedQueries<T>*>(group_memory + i * tile_bytes_);
   }
@@ -159,8 +160,8 @@ class BackwardPlan {
     return p;
   }
 
-  /// If a group's queries are cut into several parts: where a part leaves the gradients of all keys and values,
-  /// (kv_len, key_row) and (kv_len, value_row).
+  /// If a group's queries are split into several parts: a part's gradients of all keys and values, (kv_len, key_row)
+  /// and (kv_len, value_row).
   T* grad_key_of(std::byte* group_memory, Index query_part) const {
     T* const first = reinterpret_cast<T*>(group_memory + tiles_of_group() * tile_bytes_);
     return first + query_part * problem_.kv_len * (key_row() + value_row());
@@ -169,7 +170,7 @@ class BackwardPlan {
     return grad_key_of(group_memory, query_part) + problem_.kv_len * key_row();
   }
 
-  /// The gradients of numbers that mods hold: one for all tasks, or one for each task where tasks add up their own.
+  /// The gradients of mods' parameters: those of all tasks, or of one task if tasks sum their own.
   using Sum = GradientSum<T>;
   const LearnedSizes& learned() const { return learned_; }
   Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
@@ -202,7 +203,7 @@ class BackwardPlan {
     m.sums = nullptr;
     return m;
   }
-  /// The description of a tile comes first.
+  /// The PreparedQueries itself comes first.
   PreparedQueries<T> lay_out_tile(Arena<T>& arena) const {
     const Index q = most_queries();
     PreparedQueries<T> p{};

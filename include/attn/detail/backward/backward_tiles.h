@@ -1,4 +1,4 @@
-// Tiles of keys and values as the loop of the backward pass reads them, and where it adds up their gradients.
+// Tiles of keys and values as the loop of the backward pass reads them, and the memory of their gradients.
 #pragma once
 
 #include <algorithm>
@@ -9,29 +9,30 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How tiles of keys come to where kernels read them: in the caller's memory, or packed into that of a chunk.
+/// Prepares tiles of keys for the kernels: in the caller's memory if kernels can read them there, otherwise packed into
+/// that of a chunk.
 template <class T>
 class BackwardTiles {
  public:
-  /// A tile of keys while queries pass by.
+  /// A loaded tile of keys and values.
   struct Tile {
     Range range;
     Rows<T> key, value;
-    Rows<T> arranged_key;      ///< as the value product reads them
+    Rows<T> arranged_key;      ///< as the value product reads it
     T *grad_key, *grad_value;  ///< (keys, key_row), (keys, value_row)
-    bool looked_at = false;    ///< whether `finite` is known
-    bool finite = true;        ///< whether all keys and values are
+    bool checked = false;      ///< whether `finite` is known
+    bool finite = true;        ///< whether all keys and values are finite
   };
 
   BackwardTiles(const BackwardCall<T>& call, const BackwardPlan<T>& plan)
       : tensors_(call.tensors), plan_(plan), problem_(plan.problem()), family_(plan.family()) {}
 
-  /// Loads tile number `tile` of a group's keys as number `i` of a chunk, with empty gradients.
+  /// Loads tile number `tile` of a group's keys as tile `i` of a chunk, with zero gradients.
   void load(Tile& keys, std::byte* group_memory, Index batch, Index kv_head, Index tile, Index query_part, Index i,
             const WorkerMemory<T>& m) const {
     const Index first = i * kKeyTile;
     keys = {};
-    keys.looked_at = plan_.on_matrix_unit();  // whose tensors are finite
+    keys.checked = plan_.on_matrix_unit();  // its tensors are known to be finite
     keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
     const auto rows = [&](const KvRows<T>& t, Index dim, T* packed) {
       return kv_rows_of(family_, t, batch, kv_head, keys.range, family_.format.keys, packed + first * plan_.row(dim));
@@ -50,9 +51,9 @@ class BackwardTiles {
     std::fill_n(keys.grad_value, keys.range.size() * plan_.value_row(), T(0));
   }
 
-  /// Whether all keys and values of a tile are finite. Looks at them once, and only if somebody asks.
+  /// Whether all keys and values of a tile are finite. They are checked once, on the first call.
   bool is_finite(Tile& keys) const {
-    if (!std::exchange(keys.looked_at, true))
+    if (!std::exchange(keys.checked, true))
       keys.finite = family_.all_finite(keys.key, keys.range.size(), problem_.head_dim) &&
                     family_.all_finite(keys.value, keys.range.size(), problem_.v_dim);
     return keys.finite;

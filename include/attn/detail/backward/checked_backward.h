@@ -1,4 +1,4 @@
-// A backward call, checked: what CheckedCall is to a forward one.
+// A checked backward call: the counterpart of CheckedCall.
 #pragma once
 
 #include "attn/detail/backward/backward.h"
@@ -10,16 +10,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Says in one sentence what a backward pass needs of the forward one.
+/// Explains, in a static_assert, what a backward pass needs from the forward one.
 template <class R>
 constexpr auto check_result() {
   static_assert(WholeResult<R>,
-                "attn: behind the value stands what attention() returned, with out and lse, and then the mods: "
+                "attn: pass the whole result of attention(), with out and lse, between the value and the mods: "
                 "attention_backward(grad_out, q, k, v, result, mods, options)");
   return WholeResult<R>;
 }
 
-/// Whether the arguments behind the value begin with a result, or with its out and lse.
+/// Whether the arguments after the value begin with a result, or with its out and lse.
 template <class... Given>
 constexpr bool begins_with_result = false;
 template <class R, class... Given>
@@ -27,7 +27,7 @@ constexpr bool begins_with_result<R, Given...> = WholeResult<R>;
 template <class Out, class Lse, class... Given>
 constexpr bool begins_with_result<Out, Lse, Given...> = WholeResult<Out> || (Viewable<Out> && Viewable<Lse>);
 
-/// A tensor shaped like `x`, one of the call's arguments.
+/// Allocates a tensor shaped like `x`, one of the call's arguments.
 template <class X, class T>
 auto gradient_like(const DTypeView<const T>& x) {
   using Scalar = typename Traits<X>::Scalar;
@@ -40,25 +40,24 @@ auto gradient_like(const DTypeView<const T>& x) {
     return Tensor<Scalar, 4>::uninitialized(x.shape());
 }
 
-/// An input that must have the shape of `like`: grad_out, or out.
+/// An input that must have the shape `want`: grad_out or out.
 template <class T, class X>
 DTypeView<const T> checked_input(const X& x, const Shape<4>& want, const char* name) {
   static_assert(std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
-                "attn: grad_out and out must hold the scalar type of the query, or floats of 32 and 16 bits");
+                "attn: grad_out and out must have the scalar type of the query (float and 16-bit floats may be mixed)");
   const DTypeView<const T> v = as_rank4(view(x));
-  require(v.shape() == want, name, " has shape ", v.shape(), ", the output of the call has ", want,
-          " as (batch, heads, q_len, v_dim)");
+  require(v.shape() == want, name, " has shape ", v.shape(), ", expected ", want, " as (batch, heads, q_len, v_dim)");
   return v;
 }
 template <class T, class Lse>
 TensorView<const T, 3> checked_lse(const Lse& lse, const Problem& p, const char* name) {
   const auto v = lse_rank3(lse);
   static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(v.data())>>, T>,
-                "attn: lse must hold the scalar type of the query, float for those of 16 bits");
+                "attn: lse must have the scalar type of the query (float for 16-bit queries)");
   if (p.sigmoid_bias && v.size() == 0) return {};
   check_has_lse(p, name);
   const Shape<3> want{p.batch, p.heads, p.q_len};
-  require(v.shape() == want, name, " has shape ", v.shape(), ", the queries need ", want, " as (batch, heads, q_len)");
+  require(v.shape() == want, name, " has shape ", v.shape(), ", expected ", want, " as (batch, heads, q_len)");
   return v;
 }
 /// The caller's memory for the gradient of a tensor.
@@ -72,7 +71,7 @@ DTypeView<T> checked_gradient(Grad&& grad, const DTypeView<const T>& of, const c
   }
 }
 
-/// The mods of a call as the loops of a backward pass see them. Null: they have nothing to do.
+/// The mods of a call as the loops of a backward pass see them. Null if there is nothing to do.
 template <class T, class Mods>
 class BackwardMods {
  public:
@@ -147,7 +146,7 @@ class CheckedBackward {
 
   auto gradients() const { return in_.gradients(); }
 
-  /// `learned`: what takes the gradients of the mods; null: their own tensors do.
+  /// `learned` receives the gradients of the mods' parameters; null: the mods' own tensors do.
   template <class GQ, class GK, class GV>
   void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
            const LearnedMods<T>* learned = nullptr) const {
@@ -177,7 +176,7 @@ class CheckedBackward {
     backward<T>(made, options);
   }
 
-  /// The same where the gradients are the caller's memory; see CheckedCall::caller_tensors().
+  /// The same for gradients in the caller's memory; see CheckedCall::caller_tensors().
   template <class GQ, class GK, class GV>
   void run_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
                 const LearnedMods<T>* learned = nullptr) const {
@@ -198,7 +197,7 @@ class CheckedBackward {
  private:
   static constexpr const char* kNames[] = {"grad_query", "grad_key", "grad_value"};
 
-  DTypeView<const T> given_out_, out_;  ///< as the caller has it, and as it was before it was rounded
+  DTypeView<const T> given_out_, out_;  ///< the caller's, and the same before rounding
   TensorView<const T, 3> lse_;
   LseRests<T> lse_rests_;
 };
@@ -216,7 +215,7 @@ class CheckedNaiveBackward {
 
   auto gradients() const { return in_.gradients(); }
 
-  /// `given`: as in CheckedBackward::run().
+  /// `given`: like `learned` in CheckedBackward::run().
   template <class GQ, class GK, class GV>
   void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
            const LearnedMods<T>* given = nullptr) const {

@@ -1,4 +1,4 @@
-// The kernels of a backward pass, by what its tensors hold and what the machine has.
+// Chooses the kernels of a backward pass by its tensors and the instruction sets of the machine.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@ inline namespace ATTN_BUILT_FOR {
 
 #if ATTN_AMX
 #if defined(ATTN_SOFTWARE_TILES)
-BackwardKernelSet<float> software_tiles_backward_kernels();  ///< of tests, as software_tiles_family() is
+BackwardKernelSet<float> software_tiles_backward_kernels();  ///< used by tests, like software_tiles_family()
 #endif
 
 /// The backward kernels that go with matrix_unit_family().
@@ -24,8 +24,9 @@ BackwardKernelSet<T> matrix_unit_backward_kernels() {
 }
 #endif
 
-/// Whether the rows of a tensor are finite and shorter than 2^30. Then no product of two of them, and no sum of such
-/// products times a third, overflows on the matrix unit, and nothing needs to be selected.
+/// Whether the rows of a tensor are finite, with Euclidean norms below 2^30. Then neither a product of two such rows,
+/// nor a sum of such products multiplied by a third row, overflows on the matrix unit, and dropped pairs need not be
+/// excluded from products.
 template <class T>
 bool has_short_rows(const KernelFamily<T>& family, const BackwardKernelSet<T>& kernels, const DTypeView<const T>& t,
                     const Workers& workers) {
@@ -33,18 +34,18 @@ bool has_short_rows(const KernelFamily<T>& family, const BackwardKernelSet<T>& k
   std::atomic<bool> short_rows = true;
   const Index heads = t.dim(0) * t.dim(1);
   workers.run(heads, [&](Index head, int) {
-    Array<T, kKeyTile * kKeyTile> packed;  // the columns come kKeyTile at a time
+    Array<T, kKeyTile * kKeyTile> packed;  // at most kKeyTile columns at a time
     for (Index i = 0; i < t.dim(2); i += kKeyTile) {
       const Index count = std::min(kKeyTile, t.dim(2) - i);
       Array<T, kKeyTile> squares = {}, part;
-      by_columns(t.rows(head / t.dim(1), head % t.dim(1), i), t.dim(3), t.size_of_number(),
+      by_columns(t.rows(head / t.dim(1), head % t.dim(1), i), t.dim(3), t.size_of_element(),
                  [&](Index, Index columns, const RowsToRead& from) {
                    family.pack_rows(from, count, columns, packed);
                    kernels.dot_rows({packed, columns}, {packed, columns}, count, columns, part);
                    for (Index r = 0; r < count; ++r) squares[r] += part[r];
                  });
       for (Index r = 0; r < count; ++r)
-        if (!(squares[r] < kMost)) short_rows = false;  // NaN is not less
+        if (!(squares[r] < kMost)) short_rows = false;  // also if NaN
     }
   });
   return short_rows;
@@ -64,7 +65,7 @@ BackwardKernelSet<T> backward_kernels_of(const ChosenKernels<T>& chosen, const P
   return backward_kernels<T>(chosen.vectors);
 }
 
-/// The matrix unit serves calls whose four tensors suit it.
+/// The kernels of a call. The matrix unit is used if all four tensors suit it.
 template <class T>
 ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options& options) {
   const CallTensors<T>& t = call.tensors;

@@ -1,4 +1,4 @@
-// What a backward pass over listed keys sees of the mods of its call.
+// The mods of a call as a backward pass over listed keys sees them.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Which keys each query of a call lists, and the mods on the numbers of these lists: the pair of query row i of `head`
-/// and entry e of its list is Position{i, head, 0, e}.
+/// The keys that each query of a call lists, and mods that see entries of these lists: the pair of query row i of
+/// `head` and entry e of its list is Position{i, head, 0, e}.
 template <class T>
 class ListedCall {
  public:
-  /// The mods of a batch element, besides the one that lists keys; as in BackwardCall.
+  /// The mods of a batch element except the one that lists keys; see BackwardCall.
   struct Mods {
     const TileMods<T>* tile;
     const ScoreSlopes<T>* slopes;
@@ -40,7 +40,7 @@ class ListedCallOf final : public ListedCall<T> {
 
   void with_mods(Index batch, const typename ListedCall<T>::Use& use) const override {
     const auto others = mods_.of(batch).without_grouped();
-    const MappedMods own(others, gathering().tokens(problem_, batch));  // everything that is listed is kept
+    const MappedMods own(others, gathering().tokens(problem_, batch));  // all listed keys are kept
     const ModsAsSeen<T, std::remove_const_t<decltype(own)>> seen(own, problem_);
     use({seen.tile(), seen.slopes(), seen.learned()});
   }

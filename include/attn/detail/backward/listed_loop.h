@@ -1,5 +1,5 @@
-// The loops of the backward pass where each query lists its keys: over the queries, each with its list, and then over
-// the keys, each with the queries that list it.
+// The loops of the backward pass over listed keys: over the queries, each with its list, and then over the keys, each
+// with the queries that list it.
 #pragma once
 
 #include <cstring>
@@ -10,9 +10,10 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Whatever is summed is summed by one task in the order of a list, so that threads change no bit, and all products are
-/// those of single queries (see DecodeKernels): the gradient of a key is a sum of queries, gathered as keys are in the
-/// forward pass. Between the loops lie the weights and the gradients of scores, one of each for each listed pair.
+/// Each sum is computed by one task in the order of a list, so that results do not depend on threads, and all products
+/// are those of single queries (see DecodeKernels): the gradient of a key is a sum of queries, gathered as keys are in
+/// the forward pass. For each listed pair, the first loop passes the weight and the gradient of the score on to the
+/// second.
 template <class T>
 class ListedLoop {
  public:
@@ -26,7 +27,7 @@ class ListedLoop {
         scale_(static_cast<T>(problem_.scale)),
         kept_factor_(call.kept_factor()) {}
 
-  /// The first loop, over some queries of a group. `sums`: see LearnedMods.
+  /// Runs the first loop over some queries of a group. `sums`: see LearnedMods.
   void run(std::byte* group_memory, Index group, Index task, GradientSum<T>* sums, std::byte* worker_memory) const {
     const ListedMemory<T> m = plan_.memory_of_worker(worker_memory);
     const Range rows = plan_.queries_of(task);
@@ -40,11 +41,11 @@ class ListedLoop {
     listed_.with_mods(group / problem_.kv_heads, std::cref(use));  // a reference: a copy would be allocated
   }
 
-  /// The second loop, over some keys of a group.
+  /// Runs the second loop over some keys of a group.
   void run_keys(std::byte* group_memory, Index group, Index task, std::byte* worker_memory) const {
     const ListedMemory<T> m = plan_.memory_of_worker(worker_memory);
     const Range keys = plan_.keys_of(task);
-    const ListingQueries& listing = listed_.gathering().by_key();
+    const QueriesByKey& listing = listed_.gathering().by_key();
     const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads, heads = plan_.group_heads(),
                 first = kv_head * heads;
     for (Index key = keys.begin; key < keys.end; ++key) {
@@ -59,10 +60,10 @@ class ListedLoop {
       for (Index head = 0; head < heads; ++head) {
         const Index list = plan_.first_list(batch, first + head);
         const ListedPairs<T> pairs = plan_.pairs(group_memory, head);
-        const std::span<const ListingQueries::Entry> all = listing.of(list / lists_.rows, key);
+        const std::span<const QueriesByKey::Entry> all = listing.of(list / lists_.rows, key);
         const auto numbers_of = [&](std::size_t i) { return pairs.numbers + (all[i].entry - lists_.begin(list)); };
         for (std::size_t i = 0; i < all.size(); ++i) {
-          if (i + kAhead < all.size()) __builtin_prefetch(numbers_of(i + kAhead));  // they lie far apart
+          if (i + kAhead < all.size()) __builtin_prefetch(numbers_of(i + kAhead));  // they are far apart
           const Index row = all[i].row;
           const auto [weight, grad] = *numbers_of(i);
           if (weight == kDropped) continue;
@@ -78,7 +79,7 @@ class ListedLoop {
     }
   }
 
-  /// The gradients of the sinks of a group's heads.
+  /// Adds the gradients of the sinks of a group's heads.
   void learn_sinks(std::byte* group_memory, Index group, GradientSum<T>* sums) const {
     for (Index head = 0; head < plan_.group_heads(); ++head) {
       const ListedPairs<T> pairs = plan_.pairs(group_memory, head);
@@ -90,9 +91,9 @@ class ListedLoop {
  private:
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();
   static constexpr std::size_t kAhead = 16;
-  static constexpr T kDropped = -1;  ///< in place of a weight
+  static constexpr T kDropped = -1;  ///< stored as the weight of a dropped pair
 
-  /// A query of some neighbouring heads that share its list.
+  /// One query row of some neighbouring heads that share its list.
   struct Query {
     Index batch, head, row, heads;
   };
@@ -123,7 +124,7 @@ class ListedLoop {
       store(m.grad_query + i * head_dim, scale_, call_.grad_q.rows(query.batch, query.head + i, query.row), head_dim);
   }
 
-  /// Brings in head number i of a query.
+  /// Loads head `i` of a query.
   void begin(const Query& query, Index i, const ListedPairs<T>& pairs, const ListedMemory<T>& m) const {
     const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim, head = query.head + i;
     T *const q = m.query + i * head_dim, *const grad_out = m.grad_out + i * v_dim;
@@ -133,30 +134,31 @@ class ListedLoop {
     family_.multiply(q, q, head_dim, scale_);
     load(call_.grad_out, query.batch, head, query.row, grad_out);
     std::fill_n(m.grad_query + i * head_dim, head_dim, T(0));
-    if (problem_.sigmoid_bias) {  // each weight is for itself: see detail/kernels/sigmoid_kernels.h
+    if (problem_.sigmoid_bias) {  // weights are independent: see detail/kernels/sigmoid_kernels.h
       lse = static_cast<T>(-*problem_.sigmoid_bias), lse_rest = delta = 0;
     } else {
       load(call_.out, query.batch, head, query.row, m.value);
       plan_.kernels().dot_rows({grad_out, v_dim}, {m.value, v_dim}, 1, v_dim, &delta);
-      // Where no key is kept, any lse will do for which e^(-inf - lse) is 0.
+      // If no key is kept, any lse for which e^(-inf - lse) is 0 will do.
       lse = call_.lse(query.batch, head, query.row);
       lse_rest = call_.lse_rests.of(&call_.lse(query.batch, head, query.row));
       if (lse == -kInfinity) lse = 0;
       if (call_.grad_lse.data()) delta -= call_.grad_lse(query.batch, head, query.row);
     }
-    // Dropout multiplies the weights it keeps by a factor. Multiplying grad_out by it serves every product.
+    // Dropout multiplies the weights that it keeps by a factor. Here, grad_out is multiplied by it instead, once for
+    // all products.
     family_.multiply(grad_out, grad_out, v_dim, kept_factor_);
   }
 
-  /// From the products of a head with some entries of its list, in m.scores and m.grad_scores, to weights and gradients
-  /// of scores. Returns whether a pair is dropped.
+  /// Turns the products of a head with some entries of its list, in m.scores and m.grad_scores, into weights and
+  /// gradients of scores. Returns whether a pair is dropped.
   bool one_head(const Tile& tile, const ListedPairs<T>& to, const typename ListedCall<T>::Mods& mods,
                 GradientSum<T>* sums, const ListedMemory<T>& m) const {
     const Index count = tile.kv.size();
     const Coverage coverage = mods.tile ? mods.tile->coverage(plan_.vectors(), tile) : Coverage::all;
     const bool modded = coverage != Coverage::all || (mods.tile && mods.tile->has_scores()), learns = m.raw != nullptr;
     if (learns) std::copy_n(m.scores, count, m.raw);
-    // Where mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of the numbers.
+    // If mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of parameters.
     const bool with_slopes = mods.slopes && !learns;
     if (with_slopes)
       mods.slopes->apply(plan_.vectors(), m.scores, m.slopes, 1, tile, coverage != Coverage::all);
@@ -172,7 +174,7 @@ class ListedLoop {
       if (kept_factor_ != T(1)) mods.tile->drop_weights(plan_.vectors(), weights, WeightOrder::one_query, 1, tile);
     };
     drop(m.grad_scores);
-    // The softmax of a tile of one key and many queries, whose lse are all the same.
+    // For the softmax kernel, the entries are a tile of one key and many queries with the same lse.
     const Index width = padded(count, plan_.kernels().columns);
     std::fill(m.scores + count, m.scores + width, -kInfinity);
     std::fill(m.grad_scores + count, m.grad_scores + width, T(0));
@@ -188,7 +190,8 @@ class ListedLoop {
     return dropped_any;
   }
 
-  /// The gradients of queries next to keys that are not finite: a dropped pair is not even multiplied.
+  /// Adds to the gradients of queries when some keys are not finite: skips dropped pairs instead of multiplying them by
+  /// 0.
   void add_kept(const Query& query, const ListedPairs<T>& pairs, const ListedMemory<T>& m, Index count) const {
     for (Index i = 0; i < query.heads; ++i)
       for (Index j = 0; j < count; ++j)
@@ -216,7 +219,7 @@ class ListedLoop {
 
   void load(const DTypeView<const T>& t, Index batch, Index head, Index row, T* to) const {
     const RowsToRead from = t.rows(batch, head, row);
-    // Most rows are short: a call of the kernel takes longer than to copy one.
+    // Most rows are short: calling the kernel takes longer than copying one.
     if (from.dtype == DType::native && from.column == 1)
       std::memcpy(to, from.data, static_cast<std::size_t>(t.dim(3)) * sizeof(T));
     else

@@ -1,4 +1,4 @@
-// How a backward pass over listed keys is cut into tasks, and the memory it works in.
+// Splits a backward pass over listed keys into tasks, and lays out its memory.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What the loop over queries leaves of a head for the loop over keys: a number for each entry of the head's lists, and
-/// for each query.
+/// The results that the loop over queries passes to the loop over keys: one per entry of a head's lists, and one per
+/// query.
 template <class T>
 struct ListedPairs {
-  /// Side by side, because the loop over keys meets the pairs of a key far apart.
+  /// Stored together, because the loop over keys visits pairs that are far apart.
   struct Numbers {
-    T weight, grad;  // of the score; a weight below 0 stands for a pair that a mask drops
+    T weight, grad;  // grad: of the score; a weight below 0 marks a pair that a mask drops
   };
   Numbers* numbers;           // (heads, entries)
   T *lse, *lse_rest, *delta;  // (heads, q_len), as in PreparedQueries
@@ -29,18 +29,18 @@ struct ListedPairs {
   ListedPairs from(Index entry) const { return {numbers + entry, lse, lse_rest, delta, entries, queries}; }
 };
 
-/// The memory that a worker has for itself. `heads` are those that are worked on at a time.
+/// A worker's own memory. `heads` is the number of heads processed at a time.
 template <class T>
 struct ListedMemory {
   T *query, *grad_out, *grad_query;    // (heads, head_dim or v_dim)
   T *scores, *grad_scores;             // (heads, kKeyTile)
   T *slopes, *lse, *lse_rest, *delta;  // (kKeyTile)
-  T* raw;                              // (kKeyTile): scores before all mods; null where none learns
+  T* raw;                              // (kKeyTile): scores before all mods; null if none learns
   T* ones;                             // (heads)
   T *key, *value;                      // (kKeyTile, head_dim) and (kKeyTile, v_dim)
   T *grad_key, *grad_value;            // (head_dim), (v_dim)
 
-  /// That of head number i.
+  /// The memory of head `i`.
   ListedMemory of(Index i) const {
     ListedMemory m = *this;
     m.scores += i * kKeyTile, m.grad_scores += i * kKeyTile;
@@ -48,8 +48,8 @@ struct ListedMemory {
   }
 };
 
-/// The heads that share a key and value head are a group. Its queries are cut into tasks, and then its keys; how many
-/// there are follows from the sizes of a group alone, as in BackwardPlan.
+/// The heads that share a key and value head form a group. Its queries are split into tasks, and then its keys; the
+/// number of tasks follows from the sizes of a group alone, as in BackwardPlan.
 template <class T>
 class ListedPlan {
  public:
@@ -76,12 +76,12 @@ class ListedPlan {
 
   Index groups() const { return problem_.batch * problem_.kv_heads; }
   Index group_heads() const { return problem_.heads / problem_.kv_heads; }
-  /// Heads that share a list are worked on together: their keys are gathered once.
+  /// Heads that share a list are processed together: their keys are gathered once.
   Index heads_at_a_time() const { return std::min({heads_of_list_, group_heads(), kMostHeads}); }
-  /// The number of the first list of a head.
+  /// Index of the first list of a head.
   Index first_list(Index batch, Index head) const { return lists_.number(batch, head / heads_of_list_, 0); }
 
-  /// The tasks of a group in the first loop, and in the second. Those of the first have no pair in common.
+  /// Number of tasks of a group in the first loop, and in the second. Those of the first have no pair in common.
   Index tasks_of_group() const { return tasks(problem_.q_len); }
   Index key_tasks() const { return tasks(problem_.kv_len); }
   Range queries_of(Index task) const { return share(problem_.q_len, task, tasks_of_group()); }
@@ -91,13 +91,13 @@ class ListedPlan {
     return 10 * static_cast<double>(groups() * group_heads()) * static_cast<double>(entries_) *
            static_cast<double>(problem_.head_dim + problem_.v_dim);
   }
-  /// How many groups are worked on together: a few tasks for each worker.
+  /// Number of groups processed together: a few tasks per worker.
   Index groups_at_a_time(int workers) const {
     if (learned_.learning != Learning::apart) return std::min<Index>(groups(), 1);
     return std::min(groups(), ceil_div(Index(4) * workers, std::max<Index>(tasks_of_group(), 1)));
   }
 
-  /// The bytes of a group, of a worker, and of the gradients of numbers in mods, in whole cache lines.
+  /// Bytes per group, per worker, and for the gradients of mods' parameters, in whole cache lines.
   Index group_bytes() const { return pairs_bytes() + tasks_of_group() * own_sums(); }
   Index worker_bytes() const {
     return Arena<T>::count([&](Arena<T>& arena) { lay_out_worker(arena); });
@@ -113,13 +113,13 @@ class ListedPlan {
     return m;
   }
 
-  /// What a group's heads leave, from number `head` on.
+  /// The pairs of a group's heads from `head` on.
   ListedPairs<T> pairs(std::byte* group_memory, Index head) const {
     Arena<T> arena(group_memory);
     return lay_out_pairs(arena).of(head);
   }
 
-  /// The gradients of numbers that mods hold: one for all tasks, or one for each task where tasks add up their own.
+  /// The gradients of mods' parameters: those of all tasks, or of one task if tasks sum their own.
   Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
   Sum* sums_of(std::byte* group_memory, Index task) const {
     std::byte* const first = group_memory + pairs_bytes();
@@ -129,7 +129,7 @@ class ListedPlan {
  private:
   static constexpr Index kMostHeads = 16;
 
-  /// Sixteen tasks of a group keep a few workers busy, also where some lists are much longer than others.
+  /// Sixteen tasks per group keep a few workers busy, even if some lists are much longer than others.
   static Index tasks(Index count) { return std::clamp<Index>(count / 16, std::min<Index>(count, 1), 16); }
   static Range share(Index count, Index task, Index tasks) {
     return {count * task / tasks, count * (task + 1) / tasks};
@@ -168,7 +168,7 @@ class ListedPlan {
   LearnedSizes learned_;
   const KeyLists& lists_;
   Index heads_of_list_;
-  Index entries_ = 0;  ///< of all lists of a head
+  Index entries_ = 0;  ///< largest number of entries in the lists of one head
   ChosenKernels<T> chosen_;
   BackwardKernelSet<T> kernels_;
 };

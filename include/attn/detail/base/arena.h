@@ -1,4 +1,4 @@
-// Bump allocator over one block of memory, which can also count what would be taken.
+// Bump allocator over one block of memory. It can also measure a layout without memory.
 #pragma once
 
 #include <cstddef>
@@ -9,34 +9,35 @@
 
 namespace attn::detail {
 
-/// Hands out arrays of numbers of T, one after the other, from memory that it does not own. Without memory it only
-/// counts, so that one function lays out the memory of a task and tells its size:
+/// Hands out consecutive arrays of T from memory that it does not own. Without memory it only counts, so that one
+/// function both lays out the memory of a task and computes its size:
 ///
 ///     Index bytes() const { return Arena<T>::count([&](Arena<T>& arena) { lay_out(arena); }); }
 ///
-/// An array of T takes a multiple of kUnit numbers.
+/// The length of an array of T is rounded up to a multiple of kUnit elements.
 template <class T, Index kUnit = 1>
 class Arena {
  public:
-  /// Null memory: counts.
+  /// Only counts if `memory` is null.
   explicit Arena(std::byte* memory) : memory_(memory) {}
 
-  /// An array of indeterminate numbers; null while counting.
+  /// Returns an uninitialised array; null while counting.
   T* take(Index numbers) { return take_as<T>(padded(numbers, kUnit)); }
-  /// An array of another type, to which the memory so far must be aligned.
+  /// Returns an array of a different type, to which the memory taken so far must be aligned.
   template <class X>
   X* take_as(Index count) {
     const Index begin = std::exchange(taken_, taken_ + count * static_cast<Index>(sizeof(X)));
     return memory_ ? reinterpret_cast<X*>(memory_ + begin) : nullptr;
   }
-  /// Leaves out some bytes.
+  /// Skips some bytes.
   void skip(Index bytes) { taken_ += bytes; }
-  /// Leaves out the rest of a cache line.
+  /// Skips the rest of a cache line.
   void align() { taken_ = padded(taken_, kAlignment); }
 
   Index taken() const { return taken_; }
 
-  /// The bytes that lay_out(arena) takes, in whole cache lines, so that two workers never write to the same one.
+  /// Returns the number of bytes that lay_out(arena) takes, in whole cache lines, so that two workers never write to
+  /// the same one.
   template <class LayOut>
   static Index count(const LayOut& lay_out) {
     Arena counting(nullptr);

@@ -1,4 +1,4 @@
-// Tasks on the threads of a pool that the program already has.
+// Executor backend on a thread pool that the program already has.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 
 namespace attn::detail {
 
-/// A pool that takes functions and runs them some time later, such as Eigen::ThreadPool.
+/// A pool that accepts functions and runs them later, such as Eigen::ThreadPool.
 template <class Pool>
 concept TaskPool = requires(Pool& pool, std::function<void()> function) {
   { pool.NumThreads() } -> std::convertible_to<int>;
   pool.Schedule(std::move(function));
 };
 
-/// Has a mailbox for each thread of the pool. The functions that look into them may run late, when the call is over or
-/// even the executor is gone: then they find nothing.
+/// Has one mailbox per thread of the pool. The functions that check the mailboxes may run late, after the call has
+/// ended or the executor is gone; they then find nothing.
 template <class Pool>
 class BorrowedPool final : public Executor::Backend {
  public:
@@ -52,8 +52,8 @@ class BorrowedPool final : public Executor::Backend {
 
   struct Helper {
     Mailbox mailbox;
-    std::atomic<bool> is_scheduled{false};  // a function that looks into the mailbox waits in the pool, or runs
-    std::shared_ptr<Helpers> owner;         // while one does
+    std::atomic<bool> is_scheduled{false};  // a function that checks the mailbox is queued or running
+    std::shared_ptr<Helpers> owner;         // set while such a function is queued or running
   };
   struct Helpers {
     explicit Helpers(int threads) : count(threads), all(new Helper[static_cast<std::size_t>(threads)]) {}
@@ -67,9 +67,9 @@ class BorrowedPool final : public Executor::Backend {
     if (helper.is_scheduled.exchange(true)) return true;
     helper.owner = helpers_;
     try {
-      // Small enough for std::function to hold without memory of its own.
+      // Fits into std::function's inline storage, so nothing is allocated.
       pool_.Schedule([&helper] { look(helper); });
-    } catch (...) {  // the pool takes no more: those that it took, and this thread, are enough
+    } catch (...) {  // the pool accepts no more functions: those already queued and this thread suffice
       helper.owner = nullptr;
       helper.is_scheduled = false;
     }
@@ -81,7 +81,8 @@ class BorrowedPool final : public Executor::Backend {
     do {
       helper.mailbox.help([](SharedCall&) {});
       helper.is_scheduled = false;
-      // A caller that asked just now saw that this function runs, and did not schedule another.
+      // A caller may have posted a request just now and scheduled no function, because this one was still marked as
+      // scheduled.
     } while (!helper.mailbox.is_idle() && !helper.is_scheduled.exchange(true));
   }
 

@@ -1,4 +1,4 @@
-// Argument checks whose messages carry the numbers.
+// Argument checks whose messages contain the offending values.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@
 
 namespace attn::detail {
 
-/// A piece of a message: text, a number or the sizes of a shape. All kinds share one type, so that a check compiles to
-/// little more than a comparison. A piece borrows what it is made from.
+/// A piece of a message: text, a number or a shape. All kinds share one type, so that a check compiles to little more
+/// than a comparison. A piece borrows the data it is made from.
 class Piece {
  public:
   Piece(std::string_view text) : kind_(kText), data_(text.data()), integer_(static_cast<Index>(text.size())) {}
@@ -57,11 +57,11 @@ class Piece {
 
   Kind kind_;
   const void* data_ = nullptr;
-  Index integer_ = 0;  // the number, or how many of them or of characters
+  Index integer_ = 0;  // the number, or the length of the text or shape
   long double real_ = 0;
 };
 
-/// The text of all pieces.
+/// Concatenates the pieces.
 inline std::string joined(std::initializer_list<Piece> pieces) {
   std::string message;
   for (const Piece& piece : pieces) piece.append_to(message);
@@ -78,9 +78,9 @@ template <class... Pieces>
   refuse({Piece(pieces)...});
 }
 
-/// Refuses unless `condition` holds. The pieces are evaluated even if it does, so a string that must first be put
-/// together belongs behind an `if`, with refuse(). Always inlined, so that a check that holds costs one comparison: as
-/// function calls, the checks took a tenth of the time of a small attention() call.
+/// Throws as refuse() does unless `condition` holds. The pieces are evaluated even if it holds, so a string that must
+/// first be built belongs inside an `if`, with refuse(). Always inlined, so that a check that holds costs one
+/// comparison: as function calls, the checks took a tenth of the time of a small attention() call.
 template <class... Pieces>
 [[gnu::always_inline]] inline void require(bool condition, const Pieces&... pieces) {
   if (!condition) [[unlikely]]

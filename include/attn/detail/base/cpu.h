@@ -1,4 +1,4 @@
-// What the processor and the operating system offer beyond what the compilers' own query knows.
+// Processor and operating system features that the compilers' own query does not cover.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,22 @@
 #define ATTN_X86 0
 #endif
 
-// Vectors of 128 bits, 32 of them, with conversions of binary16. 32-bit ARM has fewer and rounds denormals to 0.
+// 32 registers of 128 bits, with conversions of binary16. 32-bit ARM has fewer and flushes denormals to 0.
 #if defined(__aarch64__) && defined(__ARM_NEON) && defined(__GNUC__)
 #define ATTN_NEON 1
 #else
 #define ATTN_NEON 0
 #endif
 
-// Products of bf16 by vectors take the 32 registers of 64-bit programs.
+// The vector products of bf16 need the 32 registers of 64-bit programs.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define ATTN_BF16 1
 #else
 #define ATTN_BF16 0
 #endif
 
-// Linux alone hands out the matrix unit to programs that ask.
+// The matrix unit must be requested from the operating system, which is implemented for Linux only: see
+// amx_permitted().
 #if ATTN_BF16 && defined(__linux__)
 #define ATTN_AMX 1
 #else
@@ -33,15 +34,15 @@
 
 namespace attn::detail {
 
-/// Whether software stands in for the matrix unit. Tests alone have such software: they are compiled with
-/// ATTN_SOFTWARE_TILES and define this (tests/support/software_tiles.cpp).
+/// Whether software emulates the matrix unit. Only tests have such software: they are compiled with ATTN_SOFTWARE_TILES
+/// and define this (tests/support/software_tiles.cpp).
 #if defined(ATTN_SOFTWARE_TILES)
 bool software_tiles();
 #else
 constexpr bool software_tiles() { return false; }
 #endif
 
-/// The bytes of a cache line, which come from memory together.
+/// Bytes of a cache line, the unit of transfer from memory.
 #if defined(__APPLE__) && defined(__aarch64__)
 constexpr std::ptrdiff_t kCacheLine = 128;
 #else
@@ -49,8 +50,8 @@ constexpr std::ptrdiff_t kCacheLine = 64;
 #endif
 
 #if ATTN_X86
-/// Conversions between float and binary16. clang 14 has no name for this feature. The processor is asked only once,
-/// because under a hypervisor each CPUID takes tens of microseconds.
+/// Whether the processor converts between float and binary16 (F16C). clang 14 has no name for this feature. The
+/// processor is queried only once, because CPUID takes tens of microseconds under a hypervisor.
 inline bool cpu_has_f16c() {
   static const bool has = [] {
     unsigned a, b, c, d;
@@ -60,7 +61,8 @@ inline bool cpu_has_f16c() {
 }
 #endif
 
-/// Dot products of integers of 8 bits by vectors of 64 bytes (AVX512-VNNI). Bits as below.
+/// Whether the processor has dot products of 8-bit integers in 64-byte vectors (AVX512-VNNI). See cpu_has_amx() for the
+/// source of the bits.
 inline bool cpu_has_avx512_vnni() {
 #if ATTN_X86
   static const bool has = [] {
@@ -73,7 +75,7 @@ inline bool cpu_has_avx512_vnni() {
 #endif
 }
 
-/// The same by vectors of 32 bytes (AVX-VNNI), which processors without AVX-512 have, too.
+/// Whether the processor has such products in 32-byte vectors (AVX-VNNI), as some processors without AVX-512 do.
 inline bool cpu_has_avx_vnni() {
 #if ATTN_X86
   static const bool has = [] {
@@ -86,7 +88,8 @@ inline bool cpu_has_avx_vnni() {
 #endif
 }
 
-/// Products of bf16 by vectors, and vectors rounded to it (AVX512-BF16). Bits as below.
+/// Whether the processor has vector products of bf16 and vector conversions to it (AVX512-BF16). See cpu_has_amx() for
+/// the source of the bits.
 inline bool cpu_has_bf16() {
 #if ATTN_BF16
   static const bool has = [] {
@@ -99,8 +102,9 @@ inline bool cpu_has_bf16() {
 #endif
 }
 
-/// Tiles of bf16 (AMX-TILE, AMX-BF16), vectors rounded to bf16 (AVX512-BF16), and an operating system that saves both.
-/// Bits as in Intel's Software Developer's Manual, volume 2A, CPUID, and volume 1, section 13.3 (XCR0).
+/// Whether the processor has tiles of bf16 (AMX-TILE, AMX-BF16) and vector conversions to bf16 (AVX512-BF16), and the
+/// operating system saves the tiles. The bits are from Intel's Software Developer's Manual, volume 2A, CPUID, and
+/// volume 1, section 13.3 (XCR0).
 inline bool cpu_has_amx() {
 #if ATTN_AMX
   static const bool has = [] {
@@ -121,14 +125,15 @@ inline bool cpu_has_amx() {
 #endif
 }
 
-/// Whether this process may use the tiles. The first call asks the operating system, for all threads to come. The
-/// system may refuse, by its policy or because some thread's signal stack is too small for the registers of the tiles.
+/// Whether this process may use the tiles. The first call requests them from the operating system, for all threads of
+/// the process. The system may refuse, because of its policy or because some thread's signal stack is too small for the
+/// tile registers.
 inline bool amx_permitted() {
 #if ATTN_AMX
   static const bool granted = [] {
     if (!cpu_has_amx()) return false;
     if (software_tiles()) return true;
-    // Not through the headers of the system, which would put its functions into every program's global namespace.
+    // The system's headers would put its functions into every program's global namespace.
     constexpr long kArchPrctl = 158, kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
     long result;
     asm volatile("syscall"

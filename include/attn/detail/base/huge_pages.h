@@ -1,4 +1,4 @@
-// Memory in pages of 2 MiB, where the operating system has them.
+// Memory in pages of 2 MiB, where the operating system supports them.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,11 @@
 
 namespace attn::detail {
 
-/// Asks for huge pages behind memory that nobody has touched yet. Memory that is read from end to end then comes a
-/// fifth faster (decoding, 4096 and 32768 keys). This is only a request: where the system does not grant it, nothing
-/// changes.
+/// Requests huge pages for memory that has not been touched yet. Reading memory from end to end is then a fifth faster
+/// (decoding, 4096 and 32768 keys). If the system does not grant the request, nothing changes.
 inline void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::ptrdiff_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr std::ptrdiff_t kWorthIt = std::ptrdiff_t(4) << 20;  // two of them
+  constexpr std::ptrdiff_t kWorthIt = std::ptrdiff_t(4) << 20;  // two huge pages
   if (bytes < kWorthIt) return;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)),
              address = reinterpret_cast<std::uintptr_t>(data);

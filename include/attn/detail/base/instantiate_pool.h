@@ -1,11 +1,11 @@
-// Compiles the pool of threads; see attn/instantiate.h.
+// Instantiates the thread pool; see attn/instantiate.h.
 #pragma once
 
 #include "attn/detail/base/thread_pool.h"
 
 namespace attn::detail {
 
-// Each header instantiate_*.h includes this. Where a program has them in several units, the linker keeps one of these.
+// Each instantiate_*.h header includes this. If a program has them in several units, the linker keeps one copy.
 template std::shared_ptr<const Executor::Backend> make_pool<>(int, double);
 template int usable_cpus<>();
 

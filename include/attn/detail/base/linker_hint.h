@@ -1,9 +1,9 @@
-// A hint for those whose linker cannot find what attn/instantiate.h compiles.
+// Type whose name, in a linker error, says how to fix the error.
 #pragma once
 
 namespace attn::detail {
 
-/// Stands in the names of those functions, and so in "undefined reference to …".
+/// Part of the names of the functions that attn/instantiate.h compiles, and so of "undefined reference to …".
 struct include_attn_instantiate_h_in_one_unit;
 
 }  // namespace attn::detail

@@ -1,4 +1,4 @@
-// Digits of the numbers of a tensor for which the tensor's own type has no room.
+// Digits of a tensor's elements beyond the precision of the tensor's type.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,16 @@
 
 namespace attn::detail {
 
-/// One N for each number of a tensor, in the tensor's order in memory; made when first needed. The forward pass leaves
-/// there what the backward pass, merge() and whoever else goes on from a result needs:
+/// Numbers N for the elements of a tensor, in the tensor's memory order: one per element, or two for log-sum-exps;
+/// allocated when first needed. The forward pass stores here what the backward pass, merge() and other functions that
+/// continue from a result need:
 ///
-/// - beside a log-sum-exp, what rounding took from it, 0 where |lse| is below 8. A row whose scores are all near -1e9
-///   has an lse whose float cannot hold the logarithm of the number of keys, and weights made from it alone would not
-///   sum to 1.
-/// - beside an output of 16 bits, the output before it was rounded. The backward pass subtracts sum(grad_out * out)
-///   from all gradients of a row, so an error there is multiplied by whatever the keys have in common (arXiv
-///   2510.04212).
+/// - for a log-sum-exp, the part of it lost to rounding, 0 where |lse| is below 8. A row whose scores are all near -1e9
+///   has an lse whose float cannot hold the logarithm of the number of keys, and weights computed from it alone would
+///   not sum to 1.
+/// - for a 16-bit output, the output before rounding. The backward pass subtracts sum(grad_out * out) from all
+///   gradients of a row, so an error there does not average out where keys are similar: it is multiplied by what they
+///   have in common (arXiv 2510.04212).
 template <class N>
 class MoreDigits {
  public:
@@ -35,29 +36,31 @@ class MoreDigits {
   }
   ~MoreDigits() { delete[] data_.load(std::memory_order_relaxed); }
 
-  /// Null: none have been made.
+  /// Null if not allocated yet.
   N* data() { return data_.load(std::memory_order_acquire); }
   const N* data() const { return data_.load(std::memory_order_acquire); }
   Index size() const { return size_; }
 
-  /// All of them, zeros if they are new. Threads may ask at the same time, for the same size.
+  /// Returns the digits, allocated as zeros if there are none yet. Threads may call this at the same time, for the same
+  /// size.
   N* make(Index size) {
     if (N* const there = data()) return there;
     return take(std::make_unique<N[]>(static_cast<std::size_t>(size)), size);
   }
-  /// As make(), but new ones are indeterminate.
+  /// Like make(), but new digits are uninitialised.
   N* make_for_overwrite(Index size) {
     if (N* const there = data()) return there;
     return take(std::make_unique_for_overwrite<N[]>(static_cast<std::size_t>(size)), size);
   }
 
-  /// Forgets those of a tensor that had another size.
+  /// Discards the digits of a tensor that had a different size.
   void keep_if_sized(Index size) {
     if (size_ != size && data()) *this = MoreDigits();
   }
 
  private:
-  /// Not by data_.exchange(), which locks the bus: no other thread may use what is assigned to or moved.
+  /// Needs no data_.exchange(), which would lock the bus, because no other thread may use an object that is assigned to
+  /// or moved.
   void swap(MoreDigits& other) noexcept {
     std::swap(size_, other.size_);
     N* const own = data_.load(std::memory_order_relaxed);
@@ -67,7 +70,7 @@ class MoreDigits {
   N* take(std::unique_ptr<N[]> fresh, Index size) {
     N* there = nullptr;
     if (!data_.compare_exchange_strong(there, fresh.get(), std::memory_order_acq_rel)) return there;
-    size_ = size;  // written by the one thread whose memory was taken, and read when all have ended
+    size_ = size;  // written only by the thread whose allocation was installed; read after all threads have finished
     return fresh.release();
   }
 
@@ -77,12 +80,12 @@ class MoreDigits {
 
 struct NoDigits {};
 
-/// What a number of a tensor may have beside it: see MoreDigits.
+/// The type of the digits that are stored beside the elements of a tensor of T: see MoreDigits.
 template <class T>
 using DigitsBeside = std::conditional_t<sizeof(T) == 2 && !std::is_integral_v<T>, MoreDigits<float>,
                                         std::conditional_t<std::is_floating_point_v<T>, MoreDigits<T>, NoDigits>>;
 
-/// The MoreDigits of a container that has some, or null. Views have none, as they do not own their numbers.
+/// Gets the MoreDigits of a container that has some, or null. Views have none, as they do not own their elements.
 struct DigitsOf {
   template <class X>
   static auto get(X& x) {
@@ -93,17 +96,17 @@ struct DigitsOf {
   }
 };
 
-/// What rounding took from log-sum-exps, to be read.
+/// Read access to the parts of log-sum-exps lost to rounding.
 template <class T>
 class LseRests {
  public:
   LseRests() = default;
-  /// Beside numbers from `first` on. Null rests: there are none. `written`: these numbers as they were written; null:
-  /// nobody else writes to them.
+  /// `rests` belong to the log-sum-exps from `first` on; null if there are none. `written` holds these log-sum-exps as
+  /// they were first written; null if nothing else writes to them.
   LseRests(const T* first, const T* rests, const T* written = nullptr)
       : first_(first), rests_(rests), written_(written) {}
 
-  /// What rounding took from `*lse`; 0 if that is not known, or if somebody has written another lse since.
+  /// Returns the part of `*lse` lost to rounding; 0 if unknown, or if the lse has been overwritten since.
   T of(const T* lse) const {
     if (rests_ == nullptr || !std::isfinite(*lse)) return 0;
     const Index i = lse - first_;
@@ -116,17 +119,17 @@ class LseRests {
   const T* written_ = nullptr;
 };
 
-/// Where a call keeps what rounding takes from its log-sum-exps: nowhere, in the MoreDigits of a container, or in an
+/// Storage of a call for the parts of its log-sum-exps lost to rounding: none, the MoreDigits of a container, or an
 /// array.
 template <class T>
 class KeptLseRests {
  public:
   KeptLseRests() = default;
-  /// Beside the `size` numbers of a container from `first` on. Null digits: nothing is kept.
+  /// For the `size` elements of a container from `first` on. Stores nothing if `digits` is null.
   KeptLseRests(const T* first, Index size, MoreDigits<T>* digits) : first_(first), size_(size), digits_(digits) {
     if (digits) digits->keep_if_sized(2 * size);
   }
-  /// Beside numbers from `first` on that nobody else writes to.
+  /// For elements from `first` on that nothing else writes to.
   KeptLseRests(const T* first, T* rests) : first_(first), rests_(rests) {}
 
   operator LseRests<T>() const {
@@ -135,13 +138,13 @@ class KeptLseRests {
   }
   T of(const T* lse) const { return LseRests<T>(*this).of(lse); }
 
-  /// Whether set() has anything to do. Rounding takes at most two epsilons from an |lse| below 8, no more than an
-  /// exponential and a sum err by anyway. So ordinary scores of up to some 2000 keys need no memory, and short calls no
-  /// time.
+  /// Whether set() would store anything. Rounding removes at most two epsilons from an |lse| below 8, which is no more
+  /// than the error of an exponential and a sum. So ordinary scores of up to about 2000 keys need no memory, and short
+  /// calls no extra time.
   bool wants(T lse) const { return rests_ != nullptr || (digits_ != nullptr && !is_small(lse)); }
 
-  /// Keeps what rounding took from `*lse`. What is kept of a row does not depend on other rows. Beside a container,
-  /// memory is made for the first row that needs it.
+  /// Stores the part of `*lse` lost to rounding. The value stored for a row does not depend on other rows. For a
+  /// container, memory is allocated for the first row that needs it.
   void set(const T* lse, T rest) const {
     if (!wants(*lse)) return;
     T* const rests = rests_ ? rests_ : digits_->make(2 * size_);

@@ -1,4 +1,4 @@
-// What keeps numbers without names from being options.
+// Rejects unnamed numbers passed as options.
 #pragma once
 
 #include <type_traits>
@@ -6,20 +6,20 @@
 namespace attn::detail {
 
 /// The first member of Options. Nothing in braces converts to it, so {.scale = 2} makes options and {2, 0} does not:
-/// that would be scale and q_offset to the compiler, and may be two sequences to who wrote it.
+/// the compiler would otherwise take the latter as scale and q_offset, where the author may have meant two sequences.
 class NamesOnly {
  public:
   explicit constexpr NamesOnly() = default;
 };
 
-/// Numbers in braces where options are wanted, for overloads that refuse them.
+/// Numbers in braces where options are expected, for overloads that reject them.
 struct Unnamed {
   template <class... Number>
   requires(sizeof...(Number) > 0 && (std::is_arithmetic_v<Number> && ...)) Unnamed(Number...) {}
 };
 
-/// The type of a member of options that is no option. Whatever it is set to does not compile, with a sentence that says
-/// where it belongs.
+/// The type of a member of options that is not an option. Setting it does not compile, and the error says where the
+/// value belongs.
 class MaskIsNoOption {
  public:
   constexpr MaskIsNoOption() = default;
@@ -27,8 +27,8 @@ class MaskIsNoOption {
   template <class Mask>
   constexpr MaskIsNoOption(const Mask&) {
     static_assert(sizeof(Mask) == 0,
-                  "attn: a mask is no option but a mod, which stands before them: attention(q, k, v, attn::keep(mask), "
-                  "{.scale = 0.5}), or attn::causal() and the like");
+                  "attn: a mask is a mod such as attn::causal() or attn::keep(mask), not an option; pass it before the "
+                  "options: attention(q, k, v, attn::keep(mask), {.scale = 0.5})");
   }
 };
 

@@ -1,4 +1,4 @@
-// Executor backends: the calling thread alone, and the pool that the library brings.
+// Executor backends: the calling thread alone, and the library's own pool.
 #pragma once
 
 #include <memory>
@@ -16,17 +16,17 @@ class SerialBackend final : public Executor::Backend {
   }
 };
 
-/// What a thread that sleeps must save to be worth waking. A wake takes its caller 2 to 10 µs, and the thread runs 5 to
-/// 50 µs later, by machine.
+/// Time that a woken thread must save for the wake-up to pay off. A wake-up costs the caller 2 to 10 µs, and the thread
+/// runs 5 to 50 µs later, depending on the machine.
 constexpr double kMicrosecondsToWake = 15;
 
-// The pool itself is in thread_pool.h. Units that define ATTN_EXTERN_TEMPLATES leave it, with the standard headers of
+// The pool itself is in thread_pool.h. Units that define ATTN_EXTERN_TEMPLATES leave it, and the standard headers for
 // threads, to the unit that compiles loops and kernels.
 
-/// @throws as ThreadPool does.
+/// Makes a ThreadPool and throws as its constructor does.
 template <class = include_attn_instantiate_h_in_one_unit>
 std::shared_ptr<const Executor::Backend> make_pool(int workers, double spin_microseconds);
-/// How many processors this process may keep busy at the same time.
+/// Returns the number of processors that this process may keep busy at the same time.
 template <class = include_attn_instantiate_h_in_one_unit>
 int usable_cpus();
 

@@ -1,12 +1,12 @@
-// Random numbers that are the same on every platform, from counters.
+// Counter-based random numbers that are the same on every platform.
 #pragma once
 
 #include <cstdint>
 
 namespace attn::detail {
 
-/// The `counter`-th number of the sequence that belongs to `seed`: SplitMix64 (Steele, Lea & Flood 2014, "Fast
-/// splittable pseudorandom number generators"). Stateless, so that any element can be drawn alone and in any order.
+/// Returns number `counter` of the sequence that `seed` starts: SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable
+/// pseudorandom number generators"). Stateless, so that any element can be drawn alone and in any order.
 constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter) {
   constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio, odd: the steps visit every state once
   std::uint64_t z = seed + (counter + 1) * kGolden;
@@ -15,24 +15,25 @@ constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter) {
   return z ^ (z >> 31);
 }
 
-/// Uniform in [-1, 1), a multiple of 2^-52. Every operation is exact, so neither the processor nor a compiler that
-/// contracts products changes a bit. The standard library's distributions differ between implementations.
+/// Returns a uniform number in [-1, 1), a multiple of 2^-52. Every operation is exact, so no bit depends on the
+/// processor, or on whether the compiler contracts the product and the sum to an FMA. The standard library's
+/// distributions differ between implementations.
 constexpr double random_symmetric(std::uint64_t seed, std::uint64_t counter) {
   constexpr double kUnit = 1.0 / 4503599627370496.0;  // 2^-52: the 53 upper bits fill a double
   return static_cast<double>(random_bits(seed, counter) >> 11) * kUnit - 1.0;
 }
 
 /// Threefry-4x32 with 13 rounds (Salmon, Moraes, Dror & Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3",
-/// section 4.2, which finds 12 rounds to pass all tests of BigCrush): each counter of four words has four random words
-/// of its own. It needs no multiplication of 32 bits to 64, which vectors have in many forms and SSE2 hardly. `Words`
-/// is a word of 32 bits, or a vector of them.
+/// section 4.2, which finds that 12 rounds pass all tests of BigCrush). Maps each counter of four words to four random
+/// words. It needs no 64-bit products of 32-bit words, whose instructions differ between vector instruction sets and
+/// are slow in SSE2. `Words` is a 32-bit word, or a vector of them.
 template <class Words>
 class Threefry {
  public:
   [[gnu::always_inline]] explicit Threefry(const std::uint32_t* key)
       : k0_(key[0]), k1_(key[1]), k2_(key[2]), k3_(key[3]), k4_(0x1bd11bda ^ k0_ ^ k1_ ^ k2_ ^ k3_) {}
 
-  /// The four words of the counter become random.
+  /// Replaces the four words of the counter with random ones.
   [[gnu::always_inline]] void operator()(Words& a, Words& b, Words& c, Words& d) const {
     a += k0_, b += k1_, c += k2_, d += k3_;
     mix<10, 26>(a, b, c, d), mix<11, 21>(a, d, c, b), mix<13, 27>(a, b, c, d), mix<23, 5>(a, d, c, b);

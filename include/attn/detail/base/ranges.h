@@ -1,4 +1,4 @@
-// Numbers rounded to multiples, and ranges joined.
+// Integer division, rounding to multiples, and the hull of ranges.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 namespace attn::detail {
 
-constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vector register there is
+constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vector register
 
 /// Division rounded towards plus and towards minus infinity, and the remainder of the latter: positions of queries may
-/// be negative. The divisor is positive. Nothing overflows on the way.
+/// be negative. The divisor is positive. No intermediate result overflows.
 template <class N>
 constexpr N ceil_div(N n, std::type_identity_t<N> by) {
   if (by == 1) return n;  // see divide()
@@ -20,8 +20,8 @@ constexpr N ceil_div(N n, std::type_identity_t<N> by) {
 constexpr Index floor_div(Index n, Index by) { return n / by - (n % by < 0); }
 constexpr Index floor_mod(Index n, Index by) { return n % by + (n % by < 0 ? by : 0); }
 
-/// n / by and n % by at once. A division takes as long as a dozen products, and a call of one query made two dozen of
-/// them, most by 1; so a divisor of 1 is looked at first.
+/// n / by and n % by together. A division takes as long as a dozen multiplications, and a call with one query made two
+/// dozen divisions, most by 1; so a divisor of 1 is checked for first.
 struct Division {
   Index quotient, remainder;
 };
@@ -30,13 +30,13 @@ constexpr Division divide(Index n, Index by) {
   return {n / by, n % by};
 }
 
-/// The next multiple from `n` on.
+/// Rounds `n` up to the next multiple.
 template <class N>
 constexpr N padded(N n, std::type_identity_t<N> multiple) {
   return ceil_div(n, multiple) * multiple;
 }
 
-/// The smallest range that covers both.
+/// Returns the smallest range that covers both.
 constexpr Range hull(const Range& a, const Range& b) {
   if (a.empty() || b.empty()) return a.empty() ? b : a;
   return {std::min(a.begin, b.begin), std::max(a.end, b.end)};

@@ -1,4 +1,4 @@
-// The sizes of tensors.
+// Shapes of tensors.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ using Shape = std::array<Index, static_cast<std::size_t>(Rank)>;
 
 namespace detail {
 
-// Wrong sizes are refused later. Until then their product may wrap around, which does no harm.
+// Invalid sizes are rejected later. Until then their product may wrap around, which does no harm.
 constexpr Index wrapping_product(Index a, Index b) {
   return static_cast<Index>(static_cast<std::size_t>(a) * static_cast<std::size_t>(b));
 }
@@ -37,8 +37,8 @@ constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
   return strides;
 }
 
-/// The sizes `wanted` for a tensor of shape `from`. One of them may be -1: it becomes what the others leave.
-/// @throws std::invalid_argument unless they make the same number of elements.
+/// Returns the sizes `wanted` for a tensor of shape `from`. One of them may be -1; it is inferred from the others.
+/// @throws std::invalid_argument unless both have the same number of elements.
 template <int Rank>
 Shape<Rank> reshaped(Shape<Rank> wanted, std::span<const Index> from) {
   Index elements = 1, others = 1, *left = nullptr;
@@ -46,7 +46,7 @@ Shape<Rank> reshaped(Shape<Rank> wanted, std::span<const Index> from) {
   const Shape<Rank> asked = wanted;
   bool fits = true;
   for (Index& d : wanted) {
-    require(d >= 0 || (d == -1 && !left), "reshape to ", asked, ": sizes may not be negative, but for one of -1");
+    require(d >= 0 || (d == -1 && !left), "reshape to ", asked, ": sizes must not be negative, except for one -1");
     if (d == -1)
       left = &d;
     else
@@ -54,22 +54,22 @@ Shape<Rank> reshaped(Shape<Rank> wanted, std::span<const Index> from) {
   }
   fits &= left ? others > 0 && elements % others == 0 : others == elements;
   require(fits, "reshape of ", from, " to ", asked, ": there are ", elements, " elements",
-          left ? ", no multiple of " : ", not ", others);
+          left ? ", not a multiple of " : ", not ", others);
   if (left) *left = elements / others;
   return wanted;
 }
 
-/// @throws std::invalid_argument if a size is negative, or the elements take more bytes than can be counted.
+/// @throws std::invalid_argument if a size is negative, or the number of bytes overflows.
 template <int Rank>
 void check_sizes(const Shape<Rank>& shape, std::size_t element) {
   Index bytes = static_cast<Index>(element);
   bool overflow = false, empty = false;
   for (std::size_t i = 0; i < Rank; ++i) {
-    require(shape[i] >= 0, "tensor size ", shape[i], " in dimension ", i, " is negative");
+    require(shape[i] >= 0, "the size of dimension ", i, " of a tensor must not be negative, but is ", shape[i]);
     overflow = __builtin_mul_overflow(bytes, shape[i], &bytes) || overflow;
     empty = empty || shape[i] == 0;
   }
-  require(!overflow || empty, "a tensor of shape ", shape, " has more bytes than can be counted");
+  require(!overflow || empty, "a tensor of shape ", shape, " has too many bytes to count");
 }
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// A call whose tasks several threads share, and how a thread is asked to help with it.
+// A call whose tasks several threads share, and the mailboxes through which threads are asked to help.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace attn::detail {
 
-// What OpenMP's runtime answers, where the program has one; the flag for OpenMP need not be set here.
+// Queries OpenMP's runtime if the program has one, even in units compiled without the flag for OpenMP.
 #if defined(__ELF__) && defined(__GNUC__)
 extern "C" int attn_omp_in_parallel() __asm__("omp_in_parallel") __attribute__((weak));
 inline bool inside_openmp_region() { return attn_omp_in_parallel != nullptr && attn_omp_in_parallel() != 0; }
@@ -17,14 +17,15 @@ inline bool inside_openmp_region() { return attn_omp_in_parallel != nullptr && a
 inline bool inside_openmp_region() { return false; }
 #endif
 
-/// One call of run(). It lives on its caller's stack: nobody may look at it who has not begun to help before the caller
-/// has taken its requests back.
+/// One call of run(). It lives on its caller's stack: a thread may access it only if it has begun to help before the
+/// caller took its requests back.
 class SharedCall {
  public:
   SharedCall(TaskRef task, Index tasks) : task_(task), tasks_(tasks) {}
   SharedCall(const SharedCall&) = delete;
 
-  /// Whether this thread runs a task. Its own calls then run alone: its siblings already use the other threads.
+  /// Whether this thread is running a task. Calls from inside a task run on one thread: the other tasks already use the
+  /// other threads.
   static bool is_inside() { return inside_; }
 
   bool has_tasks() const { return next_.load(std::memory_order_relaxed) < tasks_; }
@@ -33,7 +34,7 @@ class SharedCall {
   void work_as_caller() { work(0); }
   void help() { work(1 + helpers_.fetch_add(1, std::memory_order_relaxed)); }
 
-  /// Throws what a task threw first. To be called when nobody helps any more.
+  /// Rethrows the first exception of a task. To be called when no thread helps any more.
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }
@@ -57,33 +58,32 @@ class SharedCall {
   std::exception_ptr error_;
   std::atomic<bool> failed_{false};
   std::atomic<int> helpers_{0};
-  // Apart from what everybody reads: each task writes to it.
+  // On its own cache line, since each task writes to it and all threads read the other members.
   alignas(64) std::atomic<Index> next_{0};
 };
 
-/// Where one thread is asked for help. It is idle, asked to help with a call, or helping; then also others can see with
-/// what. Only an idle one can be asked, and the caller takes the request back if the thread has not begun. So a thread
-/// that comes late finds nothing, and no caller waits for it.
+/// The mailbox of one thread. The thread is idle, asked to help with a call, or helping with it; unless it is idle, the
+/// mailbox holds the address of that call. Only an idle thread can be asked, and the caller withdraws the request if
+/// the thread has not begun. So a thread that is too late finds nothing, and no caller waits for it.
 class Mailbox {
  public:
-  /// Asks for help with a call; false if the thread has something else to do.
+  /// Asks for help with a call; returns false if the thread is not idle.
   bool ask(SharedCall& call) {
     std::uintptr_t idle = kIdle;
     return content_.load(std::memory_order_relaxed) == kIdle && content_.compare_exchange_strong(idle, asked(call));
   }
-  /// In the one order that all see: who goes to sleep says so and then asks this, and who asks for help looks in the
-  /// other order whether the thread sleeps.
+  /// Sequentially consistent: a thread that goes to sleep sets its flag and then checks this, and a caller posts its
+  /// request and then checks the flag.
   bool is_idle() const { return content_.load() == kIdle; }
   bool holds(const SharedCall& call) const { return (content_.load() & ~kBegun) == asked(call); }
 
-  /// Whether nobody will help with the call any more that this thread was asked to help with: it had not begun, or it
-  /// has ended.
+  /// Withdraws a request. True if the thread will not access the call any more: it had not begun, or it has ended.
   bool take_back(const SharedCall& call) {
     std::uintptr_t mine = asked(call);
     return content_.compare_exchange_strong(mine, kIdle) || mine != (asked(call) | kBegun);
   }
 
-  /// Helps with the call that is asked for, if there is one; before(call) comes first.
+  /// Helps with the requested call, if there is one, after calling before(call).
   template <class Before>
   void help(const Before& before) {
     std::uintptr_t content = content_.load();
@@ -91,12 +91,12 @@ class Mailbox {
     SharedCall& call = *reinterpret_cast<SharedCall*>(content);
     before(call);
     call.help();
-    content_.store(kIdle);  // from here on the call may be gone
+    content_.store(kIdle);  // the call may be gone from here on
     ++ended_;
     ended_.notify_all();
   }
 
-  /// Returns when take_back() would be true. keep_looking() says for how long to do so without sleeping.
+  /// Waits until take_back() would return true. Spins while keep_looking() returns true, and then sleeps.
   template <class KeepLooking>
   void wait(const SharedCall& call, const KeepLooking& keep_looking) {
     const std::uintptr_t begun = asked(call) | kBegun;
@@ -109,7 +109,7 @@ class Mailbox {
     }
   }
 
-  /// Waits until the thread has no more to do, and tells it to end.
+  /// Waits until the thread is idle, and tells it to end.
   template <class Pause>
   void stop(const Pause& pause) {
     for (std::uintptr_t idle = kIdle; !content_.compare_exchange_strong(idle, kStopped); idle = kIdle) pause();
@@ -117,12 +117,12 @@ class Mailbox {
   bool is_stopped() const { return content_.load() == kStopped; }
 
  private:
-  // Calls lie at even addresses.
+  // Addresses of calls are even.
   static constexpr std::uintptr_t kIdle = 0, kBegun = 1, kStopped = 2;
   static std::uintptr_t asked(const SharedCall& call) { return reinterpret_cast<std::uintptr_t>(&call); }
 
   std::atomic<std::uintptr_t> content_{kIdle};
-  std::atomic<unsigned> ended_{0};  // calls that the thread has helped with; their callers may sleep on it
+  std::atomic<unsigned> ended_{0};  // number of calls that the thread has helped with; their callers may sleep on it
 };
 
 }  // namespace attn::detail

@@ -9,8 +9,8 @@
 
 namespace attn::detail {
 
-/// A vector of numbers. Up to kInline of them lie in the object itself, so that a mod that is made for each call of a
-/// control loop takes nothing from the heap. Elements move with the object, unlike those of a std::vector.
+/// A vector of numbers. Up to kInline of them are stored in the object itself, so that making a mod for each call of a
+/// control loop allocates nothing. Elements move with the object, unlike those of a std::vector.
 template <class Number>
 class ShortList {
  public:
@@ -23,7 +23,7 @@ class ShortList {
     else
       for (const Number x : given) few_[count_++] = x;
   }
-  /// Takes the vector's memory, unless the numbers fit inline.
+  /// Takes over the vector's memory, unless the numbers fit inline.
   explicit ShortList(std::vector<Number>&& given) : ShortList(std::span(given).first(std::min(given.size(), kInline))) {
     if (given.size() > kInline) many_ = std::move(given), count_ = 0;
   }
@@ -50,20 +50,20 @@ class ShortList {
     }
     many_.push_back(x);
   }
-  /// Keeps the first `count` numbers, of which there are no fewer.
+  /// Keeps the first `count` numbers; `count` is at most size().
   void shrink(std::size_t count) {
     if (many_.empty())
       count_ = count;
     else
       *this = ShortList(std::span<const Number>(many_).first(count));
   }
-  /// The numbers as a std::vector; it takes those that are not inline.
+  /// Returns the numbers as a std::vector, which takes over memory that is not inline.
   std::vector<Number> to_vector() && { return many_.empty() ? std::vector<Number>(begin(), end()) : std::move(many_); }
 
  private:
   Number few_[kInline] = {};
-  std::size_t count_ = 0;     ///< of few_
-  std::vector<Number> many_;  ///< all numbers, where there are more
+  std::size_t count_ = 0;     ///< number of elements of few_ in use; 0 if many_ holds all
+  std::vector<Number> many_;  ///< all numbers, if they do not fit inline
 };
 
 }  // namespace attn::detail

@@ -1,4 +1,4 @@
-// The pool of threads that the library brings.
+// The library's own thread pool.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace attn::detail {
 
-/// Tells the processor that this thread waits, so that one that shares its core runs on.
+/// Tells the processor that this thread is spinning, so that another thread on its core can run.
 inline void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -28,26 +28,27 @@ inline void pause_briefly() {
 
 using Clock = std::chrono::steady_clock;
 
-/// Whether threads that spin would keep others from running.
+/// Detects whether spinning threads would keep others from running.
 class Crowding {
  public:
-  /// Counts the threads of all pools that do not sleep.
+  /// Adds to the number of awake threads of all pools.
   static void add_awake(int threads) { awake_ += threads; }
   static void forget_awake() { awake_ = 0; }
 
-  /// To be called before threads begin: it may run out of memory.
+  /// To be called before threads start, because it may run out of memory.
   static const CpuLimits& cpus() {
     static const CpuLimits limits = cpu_limits();
     return limits;
   }
 
   static bool is_crowded(Clock::time_point now) {
-    // The threads, and the caller.
+    // The caller needs a processor, too.
     return cpus().has_quota || awake_.load(std::memory_order_relaxed) >= cpus().count ||
            now.time_since_epoch().count() < crowded_until_.load(std::memory_order_relaxed);
   }
 
-  /// A thread that spins tells when it looked at the clock twice. If it was stopped in between, others want to run.
+  /// Takes two successive clock readings of a spinning thread. If it was preempted in between, other threads want to
+  /// run.
   static void spun(Clock::time_point before, Clock::time_point now) {
     constexpr std::chrono::microseconds kStopped(30), kFor(3000);
     if (now - before > kStopped) crowded_until_ = (now + kFor).time_since_epoch().count();
@@ -58,8 +59,8 @@ class Crowding {
   inline static std::atomic<Clock::rep> crowded_until_{0};
 };
 
-/// How often this process is the child of a fork that came after the first pool. A child has none of its parent's
-/// threads, and what these were about to do stays undone.
+/// Counts the forks, since the first pool was created, that led to this process. A child has none of its parent's
+/// threads, and their pending work is never done.
 class Forks {
  public:
   static unsigned count() {
@@ -77,15 +78,16 @@ class Forks {
   inline static std::atomic<unsigned> count_{0};
 };
 
-/// Threads that help whoever asks. The caller posts to the mailboxes of as many as the work pays for; those that spin
-/// see it at once, and of those that sleep it wakes a few, which wake others. No lock is taken, and a thread that comes
-/// when no task is left delays nobody.
+/// Worker threads shared by concurrent calls. A caller posts to the mailboxes of as many threads as the work justifies;
+/// spinning threads see the request at once, and the caller wakes a few of the sleeping ones, which wake others. No
+/// lock is taken, and a thread that is too late to get a task delays no call.
 ///
-/// Eigen's pool does not serve here: when the operating system gives it fewer threads than it wants, it writes to
-/// memory that was never allocated and waits for ever.
+/// Eigen's pool is unsuitable: when the operating system gives it fewer threads than it wants, it writes to memory that
+/// was never allocated and waits forever.
 class ThreadPool final : public Executor::Backend {
  public:
-  /// @throws std::bad_alloc, or std::system_error if the operating system has no more threads. None is left then.
+  /// @throws std::bad_alloc, or std::system_error if the operating system has no more threads. In either case no thread
+  /// keeps running.
   ThreadPool(int workers, double spin_microseconds)
       : count_(workers - 1),
         spin_(
@@ -118,13 +120,13 @@ class ThreadPool final : public Executor::Backend {
   }
 
  private:
-  struct alignas(128) Helper {  // two lines: processors fetch them in pairs
+  struct alignas(128) Helper {  // two cache lines: processors fetch them in pairs
     Mailbox mailbox;
     std::atomic<int> asleep{0};
     ThreadPool* pool = nullptr;
     std::thread thread;
 
-    /// After a request. Whoever goes to sleep sets `asleep` and then looks for requests once more.
+    /// To be called after a request. A thread that goes to sleep sets `asleep` and then checks for requests once more.
     bool wake() {
       if (asleep.load() == 0 || asleep.exchange(0) == 0) return false;
       asleep.notify_one();
@@ -132,8 +134,8 @@ class ThreadPool final : public Executor::Backend {
     }
   };
 
-  /// Whether the last call began so short a time ago that threads which it woke would still spin. Then one that is too
-  /// late for this call is awake for the next.
+  /// Whether the last call began so recently that the threads it woke would still be spinning. A thread that wakes too
+  /// late for this call is then awake for the next.
   bool comes_soon_after_another() const {
     const Clock::time_point now = Clock::now();
     const Clock::time_point last(Clock::duration(last_call_.exchange(now.time_since_epoch().count())));
@@ -142,24 +144,24 @@ class ThreadPool final : public Executor::Backend {
 
   Helper& helper(int i) const { return helpers_.get()[i]; }
 
-  /// A call, and which of the threads that it asked are still to be woken.
+  /// A call, and the range of threads asked for it that are still to be woken.
   struct Call : SharedCall {
     using SharedCall::SharedCall;
     std::atomic<int> next_to_wake{0}, end_to_wake{0};
   };
 
-  /// Which threads that sleep are asked, too: as many as make up so many helpers, and perhaps one more.
+  /// How many sleeping threads to ask as well: as many as needed to reach `helpers` threads, and perhaps one more.
   struct Sleepers {
     int helpers;
     bool one_more;
   };
 
-  /// Asks at most `helpers` threads.
+  /// Runs the tasks on this thread and at most `helpers` others.
   void ask_and_work(int helpers, Sleepers sleepers, Index tasks, TaskRef task) const {
     const int wanted = static_cast<int>(std::min<Index>({helpers, concurrency() - 1, tasks - 1}));
     if (wanted <= 0) return SerialBackend().run(tasks, task);
     Call call(task, tasks);
-    // The first threads worked last, and their caches and their wakefulness are the best.
+    // The threads at the front worked most recently, so their caches are warmest and they are most likely awake.
     int end = 0;
     for (int asked = 0, asleep = 0; end < count_ && asked < wanted; ++end) {
       Helper& helper = this->helper(end);
@@ -180,8 +182,8 @@ class ThreadPool final : public Executor::Backend {
     call.rethrow();
   }
 
-  /// Wakes a few of those that a call has asked. Each of them does the same, while tasks are left. A wake takes its
-  /// caller a fourth of the time until the thread runs.
+  /// Wakes a few of the threads that a call has asked. Each of them does the same while tasks are left. A wake-up costs
+  /// its caller a quarter of the time that passes until the thread runs.
   void wake_some(Call& call) const {
     constexpr int kFew = 4;
     for (int woken = 0; woken < kFew && call.has_tasks();) {
@@ -192,8 +194,8 @@ class ThreadPool final : public Executor::Backend {
     }
   }
 
-  /// std::thread's symbols are visible even where attn's are hidden. No type of attn is in their names, or a shared
-  /// library would export them.
+  /// std::thread's symbols are visible even where attn's are hidden. Hence the void*: if their names contained a type
+  /// of attn, a shared library would export them.
   static void serve(void* of_thread) {
     Helper& helper = *static_cast<Helper*>(of_thread);
     const ThreadPool& pool = *helper.pool;
@@ -205,8 +207,8 @@ class ThreadPool final : public Executor::Backend {
     Crowding::add_awake(-1);
   }
 
-  /// Spins for a while, since one call often follows another, and then sleeps. A thread that slept for long last time,
-  /// because calls come rarely, spins for less. Returns whether it slept for long.
+  /// Spins for a while, since one call often follows another, and then sleeps. A thread whose previous sleep was long,
+  /// because calls are rare, spins for a shorter time. Returns whether it slept for a long time.
   bool wait_for_request(Helper& helper, bool slept_last_time) const {
     const Clock::time_point begin = Clock::now();
     const Clock::duration spin = Crowding::is_crowded(begin) ? Clock::duration(0)
@@ -221,7 +223,7 @@ class ThreadPool final : public Executor::Backend {
       Crowding::spun(before, now);
     }
     if (!helper.mailbox.is_idle()) return false;
-    // Once: who is woken too late for a call spins until the next.
+    // Waits only once: a thread that is woken too late for a call spins until the next.
     Crowding::add_awake(-1);
     helper.asleep = 1;
     if (helper.mailbox.is_idle()) helper.asleep.wait(1);
@@ -230,7 +232,7 @@ class ThreadPool final : public Executor::Backend {
     return Clock::now() - begin > 2 * spin_;
   }
 
-  /// Waits for a thread that has begun its last task.
+  /// Waits for a thread that is still running its last task of a call.
   void await(Mailbox& mailbox, const SharedCall& call) const {
     constexpr std::chrono::microseconds kAtMost(20);
     const Clock::time_point begin = Clock::now();
@@ -243,10 +245,11 @@ class ThreadPool final : public Executor::Backend {
   }
 
   void stop() {
-    // The threads are the parent's, and the child may not even forget them: their memory is gone.
+    // The threads are the parent's, and the child cannot even detach them, because their memory is gone.
     if (is_forked()) return static_cast<void>(helpers_.release());
     for (int i = 0; i < started_; ++i) {
-      // Also where a task ends the program, and its call is never taken back: who is asked is woken and finds no task.
+      // If a task ends the program, the requests of its call are never withdrawn: a thread that was asked is woken and
+      // finds no task.
       helper(i).mailbox.stop([&] {
         helper(i).wake();
         pause_briefly();
@@ -261,7 +264,8 @@ class ThreadPool final : public Executor::Backend {
   const unsigned forks_ = Forks::count();
   const int count_;
   const Clock::duration spin_;
-  mutable std::atomic<Clock::rep> last_call_{0};  // of those that could not wake as many as they wanted
+  mutable std::atomic<Clock::rep> last_call_{
+      0};  // start of the last call that wanted more threads than were worth waking
   int started_ = 0;
   std::unique_ptr<Helper[]> helpers_;
 };

@@ -1,4 +1,4 @@
-// How many processors this process may keep busy.
+// Number of processors that this process may keep busy.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace attn::detail {
 
-/// The processor time that a cgroup allows in a period, in processors; 0 if it has no quota or cannot be read. Version
-/// 2 writes "max 100000" or "150000 100000" into one file, version 1 a number into each of two.
+/// Returns the processor time that a cgroup allows per period, in processors; 0 if it has no quota or cannot be read.
+/// Version 2 has "max 100000" or "150000 100000" in one file, version 1 one number in each of two files.
 inline double cpu_quota(const std::string& folder) {
   const auto numbers = [](const std::string& file, double* first, double* second) {
     std::FILE* const in = std::fopen(file.c_str(), "re");
@@ -34,7 +34,7 @@ inline double cpu_quota(const std::string& folder) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/// Whether "cpu" is one of some names with commas between them.
+/// Whether a comma-separated list of names contains "cpu".
 inline bool lists_cpu(std::string_view names) {
   for (;;) {
     const std::size_t comma = names.find(',');
@@ -44,15 +44,15 @@ inline bool lists_cpu(std::string_view names) {
   }
 }
 
-/// The least quota of the cgroup of a process and of those that it lies in; 0 if none has one. `membership` is
-/// /proc/self/cgroup, with a line "0::/path" (version 2) or "4:cpu,cpuacct:/path" (version 1), and `mounts` where such
-/// paths begin: /sys/fs/cgroup.
+/// Returns the smallest quota of the cgroup of a process and its ancestors; 0 if none has one. `membership` is
+/// /proc/self/cgroup, with a line "0::/path" (version 2) or "4:cpu,cpuacct:/path" (version 1), and `mounts` is the root
+/// of such paths: /sys/fs/cgroup.
 inline double least_cpu_quota(const std::string& membership, const std::string& mounts) {
   double least = 0;
   const auto consider = [&](const std::string& folder) {
     if (const double quota = cpu_quota(folder); quota > 0) least = least > 0 ? std::min(least, quota) : quota;
   };
-  // In a container the paths may be those that the host sees; then only the beginning of the tree can be read.
+  // In a container the paths may be those that the host sees; then only the root of the tree can be read.
   consider(mounts);
   consider(mounts + "/cpu");
   std::FILE* const in = std::fopen(membership.c_str(), "re");
@@ -77,14 +77,14 @@ inline double least_cpu_quota(const std::string& membership, const std::string& 
 
 struct CpuLimits {
   int count;       ///< processors that this process may keep busy at the same time
-  bool has_quota;  ///< whether its time is counted: a thread that only waits uses up what others need
+  bool has_quota;  ///< whether its CPU time is limited: a spinning thread then uses up what others need
 };
 
 inline CpuLimits cpu_limits() {
   CpuLimits limits{std::max(1, static_cast<int>(std::thread::hardware_concurrency())), false};
 #ifdef __linux__
-  // Of the first thread: others may be bound to less. glibc's hardware_concurrency() does not look at it. Fails above
-  // 1024 processors.
+  // The affinity of the main thread: others may be bound to fewer processors. glibc's hardware_concurrency() ignores
+  // it. Fails above 1024 processors.
   cpu_set_t allowed;
   if (sched_getaffinity(getpid(), sizeof allowed, &allowed) == 0)
     limits.count = std::min(limits.count, CPU_COUNT(&allowed));

@@ -1,4 +1,4 @@
-// Takes back what was appended to a cache if a later step of the same call fails.
+// Undoes an append to a cache if a later step of the same call fails.
 #pragma once
 
 #include <type_traits>
@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Undoes all appends made during its lifetime, unless it is told to keep them. Sequences get back their old tokens and
-/// pages; the capacity may have grown.
+/// Undoes all appends made during its lifetime, unless keep() is called. Sequences get back their old tokens and pages;
+/// the capacity may have grown.
 template <class Cache>
 class AppendUndo {
  public:

@@ -1,4 +1,4 @@
-// The sequences of a call over a cache, checked, each with the mods bound to it.
+// The checked sequences of a call over a cache, each with the mods bound to it.
 #pragma once
 
 #include <optional>
@@ -12,18 +12,18 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Which rows of a tensor of queries (batch, heads, len, head_dim) belong to which sequence.
+/// The rows of each sequence in a tensor of queries (batch, heads, len, head_dim).
 template <class Q>
 struct QueryRows {
   using Tensor = Q;
   static const Q& tensor(const Q& q) { return q; }
   static void check(const Q&, const Shape<4>& shape, Index sequences) {
-    require(shape[0] == sequences, "batch differs: query has ", shape[0], ", the cache ", sequences, " sequences",
+    require(shape[0] == sequences, "batch differs: query has ", shape[0], ", the cache has ", sequences, " sequences",
             shape[0] == 1 && sequences > 1
-                ? "; queries of several sequences, one behind the other, are attn::ragged(q, {their lengths})"
+                ? "; pass concatenated queries of several sequences as attn::ragged(q, {their lengths})"
                 : "");
   }
-  /// Where the rows of a sequence lie: batch element, first row, number of rows.
+  /// Calls visit(sequence, batch element, rows) for each sequence.
   template <class Visit>
   static void for_each(const Q&, const Shape<4>& shape, Index sequences, const Visit& visit) {
     for (Index s = 0; s < sequences; ++s) visit(s, s, Range{0, shape[2]});
@@ -35,15 +35,16 @@ struct QueryRows<Ragged<Q>> {
   static const Tensor& tensor(const Ragged<Q>& r) { return r.q; }
   static void check(const Ragged<Q>& r, const Shape<4>& shape, Index sequences) {
     const Index given = static_cast<Index>(r.lens.size());
-    require(given == sequences, "ragged: ", given, " lengths for ", sequences, " sequences");
-    require(shape[0] == 1, "ragged: query has shape ", shape, ", the batch must be 1, and all tokens in its len");
+    require(given == sequences, "ragged: got ", given, " lengths for ", sequences, " sequences");
+    require(shape[0] == 1, "ragged: query has shape ", shape,
+            ", but its batch must be 1, with the tokens of all sequences in len");
     Index left = shape[2];
     for (std::size_t i = 0; i < r.lens.size(); ++i) {
-      require(r.lens[i] >= 0 && r.lens[i] <= left, "ragged: lens[", i, "] is ", r.lens[i], ", of ", shape[2],
-              " queries ", left, " are left");
+      require(r.lens[i] >= 0 && r.lens[i] <= left, "ragged: lens[", i, "] must be in 0..", left,
+              " (the queries left of ", shape[2], "), but is ", r.lens[i]);
       left -= r.lens[i];
     }
-    require(left == 0, "ragged: the lengths add up to ", shape[2] - left, ", there are ", shape[2], " queries");
+    require(left == 0, "ragged: the lengths add up to ", shape[2] - left, ", but there are ", shape[2], " queries");
   }
   template <class Visit>
   static void for_each(const Ragged<Q>& r, const Shape<4>&, Index sequences, const Visit& visit) {
@@ -55,7 +56,7 @@ struct QueryRows<Ragged<Q>> {
   }
 };
 
-/// A sequence with all that its pass refers to.
+/// A sequence with everything that its pass refers to.
 template <class T, class M>
 class BoundSequence {
  public:
@@ -64,7 +65,7 @@ class BoundSequence {
   BoundSequence(const BoundSequence&) = delete;
 
   const Problem problem;
-  Rotation<T> rotation;                   ///< empty until a result is asked for
+  Rotation<T> rotation;                   ///< empty until a result is requested
   std::optional<CallTensors<T>> tensors;  ///< a batch of one
 
   const TileMods<T>* mods() const { return tile_mods_.get(); }
@@ -74,24 +75,26 @@ class BoundSequence {
   TileModsIfAny<T, Bound<M>> tile_mods_;
 };
 
-/// The type that attention over a cache is computed in.
+/// The type in which attention over a cache is computed.
 template <class Cache>
 using scalar_of = typename std::remove_cvref_t<decltype(std::declval<const Cache&>().view())>::Scalar;
 
-/// Says in one sentence what is wrong with the types of a call; see check_types().
+/// Rejects wrong types of a call with a one-sentence error; see check_types().
 template <class Query, class T>
 constexpr bool check_query() {
   using Q = typename QueryRows<Query>::Tensor;
   constexpr int kRank = Traits<Q>::kRank;
   constexpr bool kIsScalar =
       is_scalar<typename Traits<Q>::Scalar> && std::is_same_v<computed_t<typename Traits<Q>::Scalar>, T>;
-  static_assert(kIsScalar, "attn: query must hold the scalar type of the cache, or floats of 32 and 16 bits");
+  static_assert(
+      kIsScalar,
+      "attn: query must have the scalar type that the cache computes in (float and 16-bit floats may be mixed)");
   static_assert(kRank == 2 || kRank == 4,
                 "attn: query must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
   return kIsScalar && (kRank == 2 || kRank == 4);
 }
 
-/// The arguments of a call over kept keys and values: see CheckedCall.
+/// The arguments of a call over cached keys and values: see CheckedCall.
 template <class Query, class Cache, class M>
 class CheckedSequences {
   static constexpr bool kIsCall = check_query<Query, scalar_of<Cache>>();
@@ -106,7 +109,8 @@ class CheckedSequences {
 
   const Query& query_;
   const Held<Q> q_held_;
-  const decltype(std::declval<const Cache&>().view()) kept_;  // a reference, if the caller has a view
+  const decltype(std::declval<const Cache&>()
+                     .view()) kept_;  // a reference if the cache is a KvView, otherwise a new view
   const DTypeView<const T> q_;
   FixedVector<BoundSequence<T, M>> bound_;
   FixedVector<Pass<T>> passes_;
@@ -125,7 +129,7 @@ class CheckedSequences {
         problem(problem_of_all(q_, kept_.v_dim(), options)) {
     Rows::check(query, q_.shape(), kept_.size());
     check_q_offsets(options, kept_.size());
-    Options own_options = options;  // of a sequence, to which q_offset belongs
+    Options own_options = options;  // for one sequence, with its own q_offset
     own_options.q_offsets = {};
     Rows::for_each(query, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       own_options.q_offset = q_offset_of(options, s);
@@ -140,16 +144,16 @@ class CheckedSequences {
   }
   CheckedSequences(const CheckedSequences&) = delete;
 
-  /// The sizes of all queries and of their results, whatever the sequences.
+  /// The sizes of all queries and of their results, regardless of sequences.
   const Problem problem;
 
-  /// A pass for each sequence, with its part of the result: see result_views(). Valid until the next call.
+  /// Returns one pass per sequence, with its part of the result: see result_views(). Valid until the next call.
   template <class... To>
   std::span<const Pass<T>> passes(To&&... result) {
     if constexpr (kIsCall)
       return passes_with(result_views<T>(problem, result...), kernels<To...>());  // see CheckedCall::tensors()
   }
-  /// The same where the result is the caller's memory; see CheckedCall::caller_tensors().
+  /// The same for results in the caller's memory; see CheckedCall::caller_tensors().
   template <class... To>
   std::span<const Pass<T>> caller_passes(To&&... result) {
     if constexpr (kIsCall && check_destinations<To...>()) {
@@ -176,7 +180,7 @@ class CheckedSequences {
     passes_.clear();
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[s];
-      // Keys were turned by their rows, whatever the position of the first of them is.
+      // Keys were rotated by their row index, whatever kv_offset is.
       if (to.out.data())
         b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset - b.problem.kv_offset, b.problem.q_len);
       b.tensors.emplace(CallTensors<T>{.out = part(to.out, element, rows),
@@ -195,7 +199,7 @@ class CheckedSequences {
     return passes_.all();
   }
 
-  /// The rows of a sequence, of queries, results or log-sum-exps.
+  /// Returns the rows of a sequence, of queries, results or log-sum-exps.
   template <class View>
   static View part(const View& t, Index batch_element, const Range& rows) {
     auto shape = t.shape();
@@ -204,7 +208,7 @@ class CheckedSequences {
     const Index offset = t.data() ? batch_element * t.stride(0) + rows.begin * t.stride(2) : 0;
     return t.part(offset, shape, t.strides());
   }
-  /// Where only shapes are asked for.
+  /// Returns a view that is used only for its shape.
   static DTypeView<const T> keys_like(const DTypeView<const T>& pages, Index length) {
     return pages.part(0, {1, pages.dim(1), length, pages.dim(3)}, pages.strides());
   }

@@ -1,4 +1,4 @@
-// The memory of a cache: pages of keys and values, and how tokens get into them.
+// The memory of a cache: pages of keys and values, and how tokens are appended to them.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The type that attention over a cache of T is computed in: numbers of 8 bits stand for floats.
+/// The type in which attention over a cache of T is computed: 8-bit integers represent floats.
 template <class T>
 using cached_t = std::conditional_t<std::is_same_v<T, std::int8_t>, float, computed_t<T>>;
 
-/// The keys, or the values, in pages: a view (pages, kv_heads, tokens of a page, dim). Of 8 bits, each token of a head
-/// has a scale: its largest magnitude / 127.
+/// The keys or the values of all pages: a view (pages, kv_heads, page_size, dim). If 8-bit, each token of a head has a
+/// scale: its largest magnitude / 127.
 template <class T>
 struct TokenRows {
   using Computed = cached_t<T>;
@@ -53,7 +53,7 @@ struct TokenRows {
     }
   }
 
-  /// Copies the first `count` tokens of a page of another object, or of this one.
+  /// Copies the first `count` tokens of page `from` of `other`, which may be this object, to page `to`.
   void copy(const TokenRows& other, Index from, Index to, Index count) const {
     for (Index head = 0; count > 0 && head < numbers.dim(1); ++head) {
       std::copy_n(&other.numbers(from, head, 0, 0), count * numbers.dim(3), &numbers(to, head, 0, 0));
@@ -62,8 +62,8 @@ struct TokenRows {
   }
 
  private:
-  /// Turns a row into integers from -127 to 127 and their scale. A row with an inf or a NaN gets the scale NaN, so that
-  /// all of it is NaN.
+  /// Converts a row to integers from -127 to 127 and returns their scale. A row with an inf or a NaN gets the scale
+  /// NaN, so that all of it is NaN.
   static float quantise(const float* row, Index dim, std::int8_t* to) {
     float largest = 0;
     bool finite = true;
@@ -77,16 +77,15 @@ struct TokenRows {
       return finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     }
     const float inverse = 127 / largest;
-    // 1.5 * 2^23: a float of that size has no bits behind the point, so a sum with it is rounded to the nearest
-    // integer.
+    // 1.5 * 2^23: floats of that size have no fractional bits, so adding it rounds to the nearest integer.
     constexpr float kRound = 12582912;
     for (Index c = 0; c < dim; ++c) to[c] = static_cast<std::int8_t>(row[c] * inverse + kRound - kRound);
     return largest / 127;
   }
 };
 
-/// Pages of keys and values. In a page, all keys of a head come first and then its values, so that memory is read in
-/// long runs, which processors fetch best.
+/// Pages of keys and values. A page stores all keys of a head and then all its values, so that memory is read in long
+/// runs, which processors prefetch best.
 template <class T>
 class KvPages {
  public:
@@ -106,7 +105,7 @@ class KvPages {
   Index page_size() const { return numbers_.dim(2); }
   Index bytes() const { return bytes_of(numbers_) + bytes_of(scales_); }
 
-  /// The whole memory, whatever sequences are in it.
+  /// Returns a view of the whole memory, regardless of the sequences in it.
   KvView<Computed> view(const Rope* rope) const {
     ChooseDots<Computed> choose_dots = nullptr;
     if constexpr (TokenRows<T>::kScaled) choose_dots = dot_kernels;
@@ -120,8 +119,8 @@ class KvPages {
     values().copy(other.values(), from, to, tokens);
   }
 
-  /// The memory that append() works in. It is taken before anything is changed, so that append() itself neither
-  /// allocates nor throws.
+  /// Workspace of append(). It is allocated before anything is changed, so that append() itself neither allocates nor
+  /// throws.
   class Writer {
    public:
     Writer(const KernelFamily<Computed>& family, Index tokens, Index head_dim, Index v_dim, const Rope* rope)
@@ -133,7 +132,7 @@ class KvPages {
 
    private:
     friend KvPages;
-    static constexpr Index kMost = 64;  // tokens: they stay in the cache between being read and being written
+    static constexpr Index kMost = 64;  // tokens: few enough to stay in the processor's cache until written
 
     const KernelFamily<Computed>& family_;
     const Rope* rope_;
@@ -142,8 +141,8 @@ class KvPages {
     Rotation<Computed> rotation_;
   };
 
-  /// Appends tokens to a sequence that has the pages `table` and ends at `position`: rows `rows` of batch element
-  /// `batch` in k and v. Keys are turned on the way.
+  /// Appends rows `rows` of batch element `batch` of k and v to a sequence that has the pages `table` and ends at
+  /// `position`. Keys are rotated first if there is a rope.
   void append(Writer& w, const DTypeView<const Computed>& k, const DTypeView<const Computed>& v, Index batch,
               Range rows, std::span<const Index> table, Index position) {
     const Index head_dim = k.dim(3), v_dim = v.dim(3);
@@ -156,7 +155,7 @@ class KvPages {
         w.rotation_.set_angles(w.rope_->frequencies(), position + i, w.rope_->attention_factor(), i);
       for (Index head = 0; head < k.dim(1); ++head) {
         w.family_.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed);
-        for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.turn(packed + i * head_dim, i);
+        for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.rotate(packed + i * head_dim, i);
         keys.store(w.family_, packed, count, page, head, at);
         w.family_.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed);
         values.store(w.family_, packed, count, page, head, at);
@@ -174,10 +173,10 @@ class KvPages {
   static Index row_size(Index head_dim, Index v_dim) {
     constexpr Index kMost = Index(1) << 60;
     require(head_dim <= kMost && v_dim <= kMost, "a cache of head_dim ", head_dim, " and v_dim ", v_dim,
-            " has more numbers than there can be");
+            " is too large");
     return head_dim + v_dim;
   }
-  /// `which`: 0 the keys, 1 the values; `first`: numbers of a token in front of them.
+  /// `which`: 0 for keys, 1 for values; `first`: elements of each token that precede them.
   TokenRows<T> rows(Index which, Index first, Index dim) {
     const Index heads = numbers_.dim(1), tokens = page_size(), row = numbers_.dim(3);
     TokenRows<T> t;
@@ -190,49 +189,49 @@ class KvPages {
   }
 
   Index head_dim_;
-  Tensor<T, 4> numbers_;  // of each head of a page, all its keys and then all its values
+  Tensor<T, 4> numbers_;  // for each head of a page, all its keys and then all its values
   Tensor<float, 4> scales_;
 };
 
 /// Checks k (batch, kv_heads, tokens, head_dim) and v (batch, kv_heads, tokens, v_dim) against each other and against a
-/// cache of these sizes, of which `batch` sequences get tokens.
+/// cache of these sizes. `batch` is the number of sequences that get tokens.
 template <class T>
 void check_appended(const DTypeView<const T>& k, const DTypeView<const T>& v, Index batch, Index kv_heads,
                     Index head_dim, Index v_dim) {
   const Shape<4> want_k{batch, kv_heads, k.dim(2), head_dim}, want_v{batch, kv_heads, k.dim(2), v_dim};
-  require(k.shape() == want_k, "append: keys have shape ", k.shape(), ", the cache takes ", want_k,
-          " as (batch, kv_heads, tokens, head_dim)",
-          k.dim(0) == 1 && batch > 1 ? "; tokens of several sequences, one behind the other, are appended with the "
-                                       "number of each, {3, 1}, behind the values"
-                                     : "");
-  require(v.shape() == want_v, "append: values have shape ", v.shape(), ", the cache takes ", want_v,
+  require(
+      k.shape() == want_k, "append: keys have shape ", k.shape(), ", expected ", want_k,
+      " as (batch, kv_heads, tokens, head_dim)",
+      k.dim(0) == 1 && batch > 1
+          ? "; to append concatenated tokens of several sequences, pass their lengths after the values, as in {3, 1}"
+          : "");
+  require(v.shape() == want_v, "append: values have shape ", v.shape(), ", expected ", want_v,
           " as (batch, kv_heads, tokens, v_dim)");
 }
 
-/// The tensors that are appended, as the cache sees them.
+/// Returns a tensor to append as a rank-4 view.
 template <class T, class X>
 DTypeView<const T> appended(const X& x) {
-  static_assert(
-      is_scalar<typename Traits<X>::Scalar> && std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
-      "attn: keys and values to append must hold the scalar type that the cache computes in, or floats of 32 and "
-      "16 bits");
+  static_assert(is_scalar<typename Traits<X>::Scalar> && std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
+                "attn: keys and values to append must have the scalar type that the cache computes in (float and "
+                "16-bit floats may be mixed)");
   static_assert(Traits<X>::kRank == 2 || Traits<X>::kRank == 4,
                 "attn: keys and values to append must be (tokens, dim) or (batch, kv_heads, tokens, dim)");
   return as_rank4(view(x));
 }
 
-/// The kernels that bring keys K and values V into a cache of T.
+/// Returns the kernels that convert keys K and values V for a cache of T.
 template <class T, class K, class V>
 const KernelFamily<cached_t<T>>& appending_family() {
   constexpr bool kNative = TokenRows<T>::kDType == DType::native && hold_computed_numbers<K, V>();
   return family_of<cached_t<T>, !kNative>(vectors_of(default_isa()));
 }
 
-/// Says in one sentence what a cache cannot hold.
+/// Rejects types that a cache cannot hold with a one-sentence error.
 template <class T>
 constexpr void check_cached() {
   static_assert(std::is_same_v<T, std::int8_t> || is_scalar<T>,
-                "attn: a cache holds float, double, long double, floats of 16 bits, or std::int8_t");
+                "attn: a cache must hold float, double, long double, 16-bit floats or std::int8_t");
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,4 +1,4 @@
-// Which pages of a pool hold the tokens of which sequence.
+// Page tables: which pages of a pool hold the tokens of which sequence.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A stack of page numbers. It has room for all pages from the beginning, and so have its copies, so that putting one
-/// back allocates nothing.
+/// A stack of page numbers. It has capacity for all pages from the beginning, and so do its copies, so that returning a
+/// page allocates nothing.
 class PageList {
  public:
   /// Holds all numbers below `pages`; 0 is taken first.
@@ -42,8 +42,8 @@ class PageList {
   std::vector<Index> pages_;
 };
 
-/// The sequences of a PagedKvCache: how many tokens each has, and in which pages. Sequences may share pages. What is in
-/// a page is not known here.
+/// The sequences of a PagedKvCache: the number of tokens and the pages of each. Sequences may share pages. This class
+/// does not access the contents of pages.
 class PageTables {
  public:
   struct Sequence {
@@ -51,7 +51,7 @@ class PageTables {
     Index length = 0;
   };
 
-  /// A sequence before something was appended to it.
+  /// State of a sequence before an append.
   struct Mark {
     Index length;
     std::optional<Index> last_page;
@@ -63,11 +63,11 @@ class PageTables {
   Index free_pages() const { return free_.size(); }
   Index count() const { return static_cast<Index>(sequences_.size()); }
   bool has(Index sequence) const { return sequences_.count(sequence) > 0; }
-  /// @throws std::invalid_argument if there is no such sequence.
+  /// @throws std::invalid_argument if the sequence does not exist.
   const Sequence& of(Index sequence) const {
     const auto found = sequences_.find(sequence);
-    require(found != sequences_.end(), "PagedKvCache: there is no sequence ", sequence,
-            "; it was released, or never added");
+    require(found != sequences_.end(), "PagedKvCache: sequence ", sequence,
+            " does not exist; it was released or never added");
     return found->second;
   }
 
@@ -98,11 +98,12 @@ class PageTables {
     drop_unused(s);
   }
 
-  /// How many free pages it takes to append lens[i] tokens to sequences[i], all different. A shared page is copied
-  /// before it is written to. If every sequence that shares it is appended to, the last one keeps the original.
+  /// Returns how many free pages it takes to append lens[i] tokens to sequences[i], for all i. The sequences must be
+  /// distinct. A shared page is copied before it is written to. If every sequence that shares it is appended to, the
+  /// last one keeps the original.
   Index pages_needed(std::span<const Index> sequences, std::span<const Index> lens) const {
     Index needed = 0;
-    std::unordered_map<Index, Index> copies;  // of pages
+    std::unordered_map<Index, Index> copies;  // number of copies per page
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const Sequence& s = of(sequences[i]);
       needed += pages_for(s.length + lens[i]) - static_cast<Index>(s.pages.size());
@@ -113,13 +114,13 @@ class PageTables {
     return needed;
   }
 
-  /// Takes the memory that so many more tokens need, so that take() does not throw.
+  /// Reserves memory for `tokens` more tokens, so that take() does not throw.
   void reserve(Index sequence, Index tokens) {
     Sequence& s = at(sequence);
     s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + tokens)));
   }
-  /// Gives a sequence the pages for so many more tokens, which are not counted yet, and calls copy(from, to, tokens)
-  /// for a page that becomes its own. There must be as many free pages as are needed.
+  /// Gives a sequence the pages for `tokens` more tokens, without increasing its length yet (see lengthen()), and calls
+  /// copy(from, to, tokens) if it has to replace a shared page. At least pages_needed() pages must be free.
   template <class Copy>
   const Sequence& take(Index sequence, Index tokens, const Copy& copy) {
     Sequence& s = at(sequence);
@@ -142,14 +143,14 @@ class PageTables {
     return all;
   }
   /// Undoes an append; to be called before anything else changes. It allocates nothing, because the free list still has
-  /// room for the pages it had.
+  /// capacity for the pages it had.
   void restore(std::span<const Index> sequences, const std::vector<Mark>& marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);
       s.length = marks[i].length;
       drop_unused(s);
       if (s.pages.empty() || s.pages.back() == *marks[i].last_page) continue;
-      ++users(*marks[i].last_page);  // others have it, or it would not have been copied
+      ++users(*marks[i].last_page);  // others share it, or it would not have been copied
       drop(std::exchange(s.pages.back(), *marks[i].last_page));
     }
   }
@@ -158,7 +159,8 @@ class PageTables {
   Sequence& at(Index sequence) { return const_cast<Sequence&>(std::as_const(*this).of(sequence)); }
   void check_length(const char* what, Index sequence, Index length) const {
     const Index has = of(sequence).length;
-    require(length >= 0 && length <= has, what, ": sequence ", sequence, " has ", has, " tokens, not ", length);
+    require(length >= 0 && length <= has, what, ": length must be in 0..", has, " (the tokens of sequence ", sequence,
+            "), but is ", length);
   }
   Index pages_for(Index tokens) const { return ceil_div(tokens, page_size_); }
   /// Whether an append writes into a page that the sequence already has.
@@ -174,14 +176,14 @@ class PageTables {
   void drop(Index page) {
     if (--users(page) == 0) free_.put(page);
   }
-  /// Pages of a sequence behind those of its tokens.
+  /// Drops the pages of a sequence beyond those that hold its tokens.
   void drop_unused(Sequence& s) {
     const auto keep = static_cast<std::size_t>(pages_for(s.length));
     for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
   }
 
   Index page_size_;
-  std::vector<Index> users_;  // of each page: in how many tables it is
+  std::vector<Index> users_;  // number of tables that each page is in
   PageList free_;
   std::unordered_map<Index, Sequence> sequences_;
   Index next_ = 0;

@@ -1,4 +1,4 @@
-// Outputs of 16 bits as they were before they were rounded.
+// The full-precision values of 16-bit outputs, before they were rounded.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rounds `count` numbers, in whatever order they lie, to those of 16 bits in the same order.
+/// Rounds `count` values to 16 bits, in memory order.
 template <class T, class Number>
 void round_numbers(const T* from, Index count, Number* to, const Options& options) {
   constexpr Index kPiece = 1 << 14;
@@ -21,10 +21,10 @@ void round_numbers(const T* from, Index count, Number* to, const Options& option
   });
 }
 
-/// Calls run(numbers) with room for an output as it is before it is rounded, in the same order in memory, or with the
-/// output itself where that is not rounded.
+/// Calls run(numbers) with memory for the unrounded output, in the output's memory order, or with the output itself if
+/// it is not rounded.
 template <class T, class Out, class Run>
-void keep_before_rounding(Out& out, const Options& options, const Run& run) {
+void with_unrounded_output(Out& out, const Options& options, const Run& run) {
   if constexpr (is_rounded<Out>) {
     T* const numbers = DigitsOf::get(out)->make_for_overwrite(out.size());
     run(numbers);
@@ -34,10 +34,10 @@ void keep_before_rounding(Out& out, const Options& options, const Run& run) {
   }
 }
 
-/// The numbers of an output before they were rounded; null where these are not known, or where somebody has written to
-/// the output since, which other numbers round to.
+/// The unrounded values of an output; null if they are not known, or if the output has been written to since and no
+/// longer matches them.
 template <class T, class Out>
-const T* numbers_before_rounding(const Out& out) {
+const T* unrounded_values(const Out& out) {
   if constexpr (is_rounded<const Out>) {
     using Number = typename Traits<Out>::Scalar;
     const auto& digits = *DigitsOf::get(out);
@@ -58,11 +58,11 @@ const T* numbers_before_rounding(const Out& out) {
   }
 }
 
-/// An output (batch, heads, q_len, v_dim) as it was before it was rounded; as it is, where that is not known.
+/// An output (batch, heads, q_len, v_dim) before rounding, or as it is if its unrounded values are not known.
 template <class T, class Out>
 DTypeView<const T> before_rounding(const Out& out) {
   const auto rounded = as_rank4(view(out));
-  if (const T* const numbers = numbers_before_rounding<T>(out))
+  if (const T* const numbers = unrounded_values<T>(out))
     return TensorView<const T, 4>(numbers, rounded.shape(), rounded.strides());
   return rounded;
 }

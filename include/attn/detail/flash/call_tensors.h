@@ -1,5 +1,4 @@
-// The tensors of a call: where the rows of a tile lie in them, how rows come into a tile's memory, and how results
-// leave it.
+// The tensors of a call: where the rows of a tile are, and how they are loaded into a tile's memory and stored from it.
 #pragma once
 
 #include <algorithm>
@@ -18,33 +17,33 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 struct CallTensors {
   DTypeView<T> out;
-  TensorView<T, 3> lse;  ///< null: not wanted
+  TensorView<T, 3> lse;  ///< null if not requested
   DTypeView<const T> q;
   KvRows<T> k, v;
   const Problem& problem;
-  KeptLseRests<T> lse_rests = {};         ///< what rounding takes from lse
-  Index first_batch = 0;                  ///< the number that mods know the first batch element by
-  const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
-  const OtherScore<T>* score = nullptr;   ///< null: the product of query and key
-  RowList q_list = {};                    ///< which rows of q, out and lse the queries are
-  Index most_queries = 0;                 ///< of a tile; 0: as many as kernels like
+  KeptLseRests<T> lse_rests = {};         ///< the parts of lse lost to rounding
+  Index first_batch = 0;                  ///< batch index that mods see for element 0
+  const Rotation<T>* rotation = nullptr;  ///< rotation applied to queries, one token per row; null if none
+  const OtherScore<T>* score = nullptr;   ///< null: the dot product of query and key
+  RowList q_list = {};                    ///< rows of q, out and lse that hold the queries
+  Index most_queries = 0;                 ///< per tile; 0: as many as the kernels take
   const KernelChoice<T>* kernels = &kKernels<T>;
-  ChooseDots<T> choose_dots = nullptr;  ///< for keys and values of 8 bits; null: they have others
+  ChooseDots<T> choose_dots = nullptr;  ///< for 8-bit keys and values; null for other types
 
-  /// The bytes of `keys` keys and values of a head; without an argument, those of the whole call.
+  /// Bytes of `keys` keys and values of a head; without an argument, of the whole call.
   Index kv_bytes(Index keys) const {
-    return keys * (problem.head_dim * k.size_of_number() + problem.v_dim * v.size_of_number());
+    return keys * (problem.head_dim * k.size_of_element() + problem.v_dim * v.size_of_element());
   }
-  double kv_bytes() const {  // an Index might be too small for views that repeat their heads
+  double kv_bytes() const {  // an Index could overflow for views that repeat heads
     return static_cast<double>(problem.batch * problem.kv_heads) * static_cast<double>(kv_bytes(problem.kv_len));
   }
 
-  /// Whether the keys and values of a head stay in the L2 cache from one tile of queries to the next. They may take 512
-  /// KiB: a quarter of what today's server cores have, and half of what others have.
+  /// Whether the keys and values of a head stay in the L2 cache from one tile of queries to the next. The limit is 512
+  /// KiB: a quarter of the L2 cache of today's server cores, and half of that of other cores.
   bool stay_in_cache(Index keys) const { return kv_bytes(keys) <= 512 * 1024; }
 
-  /// The pairs of these queries with some rows of keys, or with all. Mods see positions and everything else counts
-  /// rows. Rows become positions here, and positions of keys become rows again in keys_at().
+  /// The pairs of these queries with some rows of keys, or with all. Mods see positions; everything else counts rows.
+  /// This converts rows to positions, and keys_at() converts key positions back to rows.
   Tile pairs(const QueryTile& queries, const Range& keys) const {
     const Index first = problem.first_query(queries.batch), first_key = problem.kv_offset;
     return {first_batch + queries.batch,
@@ -57,10 +56,10 @@ struct CallTensors {
     return {positions.begin - problem.kv_offset, positions.end - problem.kv_offset};
   }
 
-  /// The rows of these queries in `q` and in `out`, from number `row` on.
+  /// The rows of these queries in `q` and in `out`, from query `row` on.
   RowsToRead query(const QueryTile& queries, Index row = 0) const { return rows_of(q, queries, row); }
   RowsToWrite output(const QueryTile& queries, Index row = 0) const { return rows_of(out, queries, row); }
-  /// How many of these queries, from number `row` on, lie at equal distances in memory.
+  /// Number of these queries from `row` on that are equally spaced in memory.
   Index piece(const QueryTile& queries, Index row) const {
     const Index left = queries.rows.size() - row;
     return q_list.exists() ? std::min(left, q_list.left_of_run(queries.rows.begin + row)) : left;
@@ -91,28 +90,28 @@ struct CallTensors {
   }
 };
 
-/// Whether kernels can read rows of `dim` numbers where they lie. Pairs of 16 bits are read as one number of 32 bits.
+/// Whether kernels can read rows of `dim` elements in place. Pairs of 16-bit elements are read as one 32-bit value.
 inline bool in_place(const Format& format, const RowsToRead& rows, Index dim) {
   const Index pair = format.per_number();
   return rows.dtype == format.dtype && (rows.column == 1 || dim <= 1) && rows.stride % pair == 0 &&
          (format.columns == 1 || dim % format.columns == 0) &&
          (pair == 1 || reinterpret_cast<std::uintptr_t>(rows.data) % sizeof(float) == 0);
 }
-/// Whether kernels can read the rows of every head where they lie.
+/// Whether kernels can read the rows of every head in place.
 template <class T>
 bool in_place(const Format& format, const DTypeView<T>& t) {
   return in_place(format, t.rows(0, 0), t.dim(3)) && t.stride(0) % format.per_number() == 0 &&
          t.stride(1) % format.per_number() == 0;
 }
 
-/// Whether these rows lie side by side, so that they come into a tile and leave it column by column.
+/// Whether these rows are column-major, so that they are loaded into a tile and stored from it column by column.
 template <class Byte>
-bool side_by_side(const DTypeRows<Byte>& rows) {
+bool is_column_major(const DTypeRows<Byte>& rows) {
   return rows.dtype == DType::native && rows.stride == 1 && rows.column != 1;
 }
 
-/// `count` rows of `dim` numbers as the kernels read them. They are copied to `packed` where kernels cannot read them
-/// in place, or where `count` is no multiple of `multiple`.
+/// `count` rows of `dim` elements as the kernels read them. They are copied to `packed` if kernels cannot read them in
+/// place, or if `count` is not a multiple of `multiple`.
 template <class T>
 Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, Index multiple,
                 T* packed) {
@@ -123,7 +122,7 @@ Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index cou
   return {packed, format.row(dim)};
 }
 
-/// Packs some keys, or values, of a head: copies them behind each other in the form that the kernels of a family read.
+/// Packs some keys, or values, of a head: copies them back to back into the format that the kernels of a family read.
 template <class T>
 void pack_kv(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Index head, const Range& keys, T* packed) {
   const Index dim = t.dim(3), row = family.format.row(dim);
@@ -139,7 +138,7 @@ void pack_kv(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Ind
   }
 }
 
-/// Some keys, or values, of a head as kernels read them: where they lie if kernels can, otherwise packed.
+/// Some keys, or values, of a head as kernels read them: in place if possible, otherwise packed.
 template <class T>
 Rows<T> kv_rows_of(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Index head, const Range& keys,
                    Index multiple, T* packed) {
@@ -149,17 +148,17 @@ Rows<T> kv_rows_of(const KernelFamily<T>& family, const KvRows<T>& t, Index batc
   return {packed, family.format.row(t.dim(3))};
 }
 
-/// Copies `count` rows of `dim` numbers to `turned` and turns row i by the angles of token first + i * step.
+/// Copies `count` rows of `dim` elements to `rotated` and rotates row i by the angles of token first + i * step.
 template <class T>
-RowsToRead turned_rows(const KernelFamily<T>& full_precision, const RowsToRead& rows, Index count, Index dim,
-                       const Rotation<T>& rotation, Index first, Index step, T* turned) {
-  full_precision.pack_rows(rows, count, dim, turned);
-  for (Index i = 0; i < count; ++i) rotation.turn(turned + i * dim, first + i * step);
-  return {reinterpret_cast<const std::byte*>(turned), DType::native, dim, 1};
+RowsToRead rotated_rows(const KernelFamily<T>& full_precision, const RowsToRead& rows, Index count, Index dim,
+                        const Rotation<T>& rotation, Index first, Index step, T* rotated) {
+  full_precision.pack_rows(rows, count, dim, rotated);
+  for (Index i = 0; i < count; ++i) rotation.rotate(rotated + i * dim, first + i * step);
+  return {reinterpret_cast<const std::byte*>(rotated), DType::native, dim, 1};
 }
 
-/// Brings a tile's queries, `count` rows of `dim` numbers, to m.query (dim, width), and sets m.scale to what the scores
-/// must still be multiplied by.
+/// Loads a tile's queries, `count` rows of `dim` elements, into m.query (dim, width), and sets m.scale to the factor
+/// that scores must still be multiplied by.
 template <class T>
 void load_query(const KernelFamily<T>& family, const Rows<T>& rows, Index count, Index dim, T scale, Index width,
                 TileMemory<T>& m) {
@@ -169,24 +168,24 @@ void load_query(const KernelFamily<T>& family, const Rows<T>& rows, Index count,
   family.load_columns(m.query, width, rows, count, format.row(dim), now ? scale : T(1));
 }
 
-/// Whether load_query() copies queries on their way to a tile.
+/// Whether load_query() packs queries before it loads them into a tile.
 template <class T>
 bool copies_queries(const Format& format, const DTypeView<T>& q) {
-  return !in_place(format, q) && !(format.dtype == DType::native && side_by_side(q.rows(0, 0)));
+  return !in_place(format, q) && !(format.dtype == DType::native && is_column_major(q.rows(0, 0)));
 }
 
-/// As above, for rows that kernels may not be able to read. `packed` has room for a copy of them.
+/// The same for rows that kernels may be unable to read in place. `packed` has space for a copy of them.
 template <class T>
 void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
                 T* packed, TileMemory<T>& m) {
-  if (family.format.dtype == DType::native && side_by_side(rows)) {
+  if (family.format.dtype == DType::native && is_column_major(rows)) {
     m.scale = 1;
     return family.copy_columns(m.query, width, reinterpret_cast<const T*>(rows.data), rows.column, count, dim, scale);
   }
   load_query(family, rows_of(family, rows, count, dim, 1, packed), count, dim, scale, width, m);
 }
 
-/// Some queries behind each other, as the kernels of a family read them.
+/// Packs some queries back to back in the format that the kernels of a family read.
 template <class T>
 Rows<T> gathered_queries(const KernelFamily<T>& family, const CallTensors<T>& tensors, const QueryTile& queries,
                          T* packed) {
@@ -198,8 +197,8 @@ Rows<T> gathered_queries(const KernelFamily<T>& family, const CallTensors<T>& te
   return {packed, row};
 }
 
-/// Calls visit(first column, columns, rows from that column on) for all columns, as many at a time as fit into
-/// m.scores.
+/// Calls visit(first column, number of columns, rows from that column on) for all columns, as many at a time as fit
+/// into m.scores.
 template <class Byte, class Visit>
 void by_columns(const DTypeRows<Byte>& rows, Index dim, Index size, const Visit& visit) {
   for (Index c = 0; c < dim; c += kKeyTile) {
@@ -209,23 +208,23 @@ void by_columns(const DTypeRows<Byte>& rows, Index dim, Index size, const Visit&
   }
 }
 
-/// Stores the tile's output, divided by the sums: `count` rows of `dim` numbers. m.scores is overwritten.
+/// Stores the tile's output, divided by the sums: `count` rows of `dim` elements. Overwrites m.scores.
 template <class T>
 void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, const RowsToWrite& rows, Index count,
                Index dim) {
   if (rows.dtype == DType::native && rows.column == 1)
     return family.store_out(m, width, reinterpret_cast<T*>(rows.data), rows.stride, count, dim);
-  if (side_by_side(rows))
+  if (is_column_major(rows))
     return family.store_columns(m, width, reinterpret_cast<T*>(rows.data), rows.column, count, dim);
   T* const out = m.out;
-  by_columns(rows, dim, size_of_number<T>(rows.dtype), [&](Index c, Index columns, const RowsToWrite& to) {
+  by_columns(rows, dim, size_of_element<T>(rows.dtype), [&](Index c, Index columns, const RowsToWrite& to) {
     m.out = out + c * width;
     family.store_out(m, width, m.scores, columns, count, columns);
     family.unpack_rows(m.scores, count, columns, to);
   });
 }
 
-/// As above, for queries whose rows may lie apart.
+/// The same for queries whose rows may be scattered.
 template <class T>
 void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, const CallTensors<T>& tensors,
                const QueryTile& queries) {
@@ -239,21 +238,21 @@ void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, cons
     for (Index i = 0, rows; i < count; i += rows) {
       rows = tensors.piece(queries, i);
       RowsToWrite to = tensors.output(queries, i);
-      to.data += c * to.column * size_of_number<T>(to.dtype);
+      to.data += c * to.column * size_of_element<T>(to.dtype);
       family.unpack_rows(m.scores + i * columns, rows, columns, to);
     }
   }
 }
 
-/// The reverse of store_out(): loads `count` rows of `dim` numbers into m.out. m.scores is overwritten.
+/// The reverse of store_out(): loads `count` rows of `dim` elements into m.out. Overwrites m.scores.
 template <class T>
 void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width, const RowsToRead& rows, Index count,
               Index dim) {
   if (rows.dtype == DType::native && rows.column == 1)
     return family.load_columns(m.out, width, {reinterpret_cast<const T*>(rows.data), rows.stride}, count, dim, T(1));
-  if (side_by_side(rows))
+  if (is_column_major(rows))
     return family.copy_columns(m.out, width, reinterpret_cast<const T*>(rows.data), rows.column, count, dim, T(1));
-  by_columns(rows, dim, size_of_number<T>(rows.dtype), [&](Index c, Index columns, const RowsToRead& from) {
+  by_columns(rows, dim, size_of_element<T>(rows.dtype), [&](Index c, Index columns, const RowsToRead& from) {
     family.pack_rows(from, count, columns, m.scores);
     family.load_columns(m.out + c * width, width, {m.scores, columns}, count, columns, T(1));
   });
@@ -263,17 +262,17 @@ void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width
 template <class T>
 ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
   if (tensors.score)
-    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
+    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::unsupported};
   if (tensors.problem.sigmoid_bias) {
     const VectorSet vectors = vectors_of(isa_of(options));
     const KernelFamily<T>& family = tensors.kernels->sigmoids(vectors);
-    return {family, family, vectors, Amx::not_for_these};
+    return {family, family, vectors, Amx::unsupported};
   }
   const Problem& problem = tensors.problem;
   ChosenKernels<T> kernels = tensors.kernels->choose(
       options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
   const IsaParts parts = parts_of(isa_of(options));
-  // The processor is asked once more, because software in place of the matrix unit has no dot products.
+  // The processor is checked again, because the software stand-in for the matrix unit has no dot products.
   if (tensors.choose_dots && parts.dots != DotProducts::none && cpu_has_vnni(parts.vectors))
     kernels.dots = tensors.choose_dots(parts.vectors);
   return kernels;

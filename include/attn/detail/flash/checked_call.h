@@ -14,7 +14,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Where a call writes to. Null: not wanted.
+/// The outputs of a call. Null if not requested.
 template <class T>
 struct ResultViews {
   DTypeView<T> out;
@@ -22,28 +22,29 @@ struct ResultViews {
   KeptLseRests<T> lse_rests = {};
 };
 
-/// Says in one sentence why a call that computes in T cannot write to an Out.
+/// Explains, in a static_assert, why a call that computes in T cannot write to an Out.
 template <class T, class Out>
 constexpr auto check_output_type() {
   using Number = element_t<Out>;
   constexpr int kRank = Traits<std::remove_cvref_t<Out>>::kRank;
-  static_assert(!std::is_const_v<Number>,
-                "attn: the output must be writable, this one is const; it stands first: attention_into(out, q, k, v)");
+  static_assert(
+      !std::is_const_v<Number>,
+      "attn: the output must be writable, but this one is const; pass the output first: attention_into(out, q, k, v)");
   static_assert(std::is_same_v<computed_t<std::remove_const_t<Number>>, T>,
-                "attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits");
+                "attn: the output must have the scalar type of the query (float and 16-bit floats may be mixed)");
   static_assert(kRank == 2 || kRank == 4,
                 "attn: the output must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
   return !std::is_const_v<Number> && (kRank == 2 || kRank == 4);
 }
 
-/// Says in one sentence why the caller would not see what is written to these outputs, deduced from To&&.
+/// Explains, in a static_assert, why the caller would not see results written to these outputs, deduced from To&&.
 template <class... To>
 constexpr bool check_destinations() {
   constexpr bool kHasMemory = (has_memory<To> && ...), kStays = !(is_temporary<To> || ...);
-  static_assert(kHasMemory,
-                "attn: the output is an Eigen expression without memory of its own; it must be a matrix, a map or a "
-                "block of one");
-  static_assert(kStays, "attn: the output is a temporary, which takes the result with it; give it a name");
+  static_assert(
+      kHasMemory,
+      "attn: the output is an Eigen expression that is not stored in memory; pass a matrix, a map or a block of one");
+  static_assert(kStays, "attn: the output is a temporary, so the result would be lost; store it in a variable");
   return kHasMemory && kStays;
 }
 
@@ -61,17 +62,16 @@ DTypeView<T> output_view(Out&& out, const Problem& problem) {
 template <class T, class Lse>
 TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
   auto v = lse_rank3(lse);
-  static_assert(
-      std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T> || !has_rank_of_lse<Lse>,
-      "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits; it stands behind "
-      "out: attention_into(out, lse, q, k, v)");
+  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T> || !has_rank_of_lse<Lse>,
+                "attn: lse must be writable and have the scalar type of the query (float for 16-bit queries); pass it "
+                "after out: attention_into(out, lse, q, k, v)");
   if (problem.sigmoid_bias && v.size() == 0) return TensorView<T, 3>();
   check_has_lse(problem, "lse");
   check_lse(problem, v);
   return v;
 }
 
-/// Checked views of `out` and `lse`, of `out` alone, or of nothing, for calls that only ask.
+/// Checked views of `out` and `lse`, of `out` alone, or of neither, for functions that compute no result.
 template <class T, class Out, class Lse>
 ResultViews<T> result_views(const Problem& problem, Out&& out, Lse&& lse) {
   return {output_view<T>(out, problem), lse_view<T>(lse, problem), kept_rests_beside<T>(lse)};
@@ -85,19 +85,18 @@ ResultViews<T> result_views(const Problem&) {
   return {};
 }
 
-/// Calls run(views) for a result of the library's own, whose output is kept as it is before it is rounded.
+/// Calls run(views) for a result that the library allocates, whose unrounded output is kept.
 template <class T, class Result, class Run>
 void with_result_views(const Problem& problem, Result& result, const Options& options, const Run& run) {
   ResultViews<T> to = result_views<T>(problem, result.out, result.lse);
-  keep_before_rounding<T>(result.out, options, [&]<class Number>(Number* numbers) {
+  with_unrounded_output<T>(result.out, options, [&]<class Number>(Number* numbers) {
     to.out = TensorView<Number, 4>(numbers, to.out.shape(), to.out.strides());
     run(to);
   });
 }
 
-/// The arguments of one call. Every entry point makes a CheckedCall first: whoever has one has a call without mistakes
-/// in types and sizes. It refers to the caller's tensors, mods and options, and its parts refer to each other, so that
-/// it is never moved.
+/// The arguments of one call. Every entry point makes one first, which checks types and sizes. It refers to the
+/// caller's tensors, mods and options, and its members refer to each other, so it is never moved.
 /// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
 template <class Q, class K, class V, class M>
 class CheckedCall : public CallInputs<Q, K, V> {
@@ -108,7 +107,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
   using Inputs::q, Inputs::k, Inputs::v;
   using typename Inputs::T;
 
-  /// `has_rope`: a layer's rope has turned query and key.
+  /// `has_rope`: whether a layer's rope has rotated query and key.
   CheckedCall(const Q& query, const K& key, const V& value, const M& given_mods, const Options& options,
               Outputs outputs = Outputs::own, bool has_rope = false)
       : Inputs(query, key, value),
@@ -118,15 +117,14 @@ class CheckedCall : public CallInputs<Q, K, V> {
   const Problem problem;
   const Bound<M> mods;
 
-  /// All tensors, with those of the result: see result_views().
+  /// All tensors, including those of the result; see result_views().
   template <class... To>
   CallTensors<T> tensors(To&&... result) const {
-    if constexpr (kIsCall)  // otherwise a static_assert has spoken already
+    if constexpr (kIsCall)  // otherwise a static_assert has failed already
       return tensors_with<To...>(result_views<T>(problem, result...));
   }
 
-  /// tensors() with the result in the caller's memory, which must not be an input's, nor gone before the caller sees
-  /// it.
+  /// tensors() with the result in the caller's memory, which must not overlap an input or belong to a temporary.
   template <class... To>
   CallTensors<T> caller_tensors(To&&... result) const {
     if constexpr (check_destinations<To...>() && kIsCall) {
@@ -148,7 +146,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
     check_apart(out, bytes, name, v, "value");
   }
 
-  /// The flash path, into a result of the library's own.
+  /// Runs the flash path into a result that the library allocates.
   template <class Result>
   void flash_into(Result& result, const Options& options) const {
     if constexpr (kIsCall)
@@ -157,7 +155,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
       });
   }
 
-  /// The call by its definition. Null weights: not wanted.
+  /// Computes the call by its definition. `weights` is null if not requested.
   template <class... To>
   void naive(const Executor& executor, const DTypeView<T>& weights, To&&... result) const {
     static_assert(check_destinations<To...>());

@@ -1,4 +1,4 @@
-// The kernels of a call, by what its tensors hold and what the machine has.
+// Chooses the kernels of a call by the types of its tensors and the instruction sets of the machine.
 #pragma once
 
 #include <algorithm>
@@ -19,19 +19,19 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 struct ChosenKernels {
   const KernelFamily<T>& family;
-  const KernelFamily<T>& full_precision;  ///< computes in T, whatever `family` does; its kernels serve single queries
+  const KernelFamily<T>& full_precision;  ///< always computes in T; its kernels also serve single queries
   VectorSet vectors;                      ///< of `full_precision`, and of the mods
   Amx amx;
-  const DotKernels<T>* dots = nullptr;  ///< for single queries over keys and values of 8 bits; null: as others
+  const DotKernels<T>* dots = nullptr;  ///< for single queries over 8-bit keys and values; null: none
 
   bool on_matrix_unit() const { return amx == Amx::used; }
   bool in_bf16() const { return family.format.dtype == DType::bf16; }  ///< by the matrix unit or by vectors
 
-  /// Up to so many queries are worked on one by one: a tile computes whole vectors of queries, however few there are,
-  /// while single queries are multiplied four at a time. With vectors of 16 that is worth it up to 8 queries, unless
-  /// rows are so short that sums over lanes weigh as much as products, or keys so few that the other costs of a query
-  /// weigh as much: 8 queries of 1000 and of 256 keys took 0.77 and 0.82 of a tile's time at head_dim 64, 5 queries
-  /// 0.49 of it. The matrix unit is worth it from two queries on.
+  /// The most queries that are processed one by one. A tile computes whole vectors of queries, however few it has,
+  /// while single queries are multiplied four at a time. With 16-lane vectors that pays off for up to 8 queries, unless
+  /// rows are so short that sums over lanes cost as much as products, or keys so few that the other costs of a query
+  /// are as large: at head_dim 64, 8 queries took 0.77 of a tile's time over 1000 keys and 0.82 over 256, and 5 queries
+  /// took 0.49. The matrix unit is faster from two queries on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
     if (on_matrix_unit()) return 1;
@@ -40,32 +40,32 @@ struct ChosenKernels {
   }
 };
 
-// There are no kernels for the arithmetic of AVX512-FP16, on purpose: it does twice as many multiplications a cycle as
-// float's, but sums up in binary16, which errs by several times what the naive path does and overflows at 65504.
-// Binary16 is widened to float.
+// There are deliberately no kernels for AVX512-FP16 arithmetic: it does twice as many multiplications per cycle as
+// float's, but accumulates in binary16, whose error is several times that of the naive path and which overflows at
+// 65504. Binary16 is widened to float.
 
-/// Whether products of such tensors may be formed of numbers rounded to bf16. They may not be of integers, which have
-/// scales that the kernels for bf16 do not know.
+/// Whether products of such tensors may be computed from values rounded to bf16. Integers do not qualify: the bf16
+/// kernels do not apply their scales.
 inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(),
                      [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
 }
 
-/// Whether scores may be scaled after the product, as the kernels for bf16 do. The scale must be large enough that
-/// a product which overflows to -inf would be below -2^64 when scaled, where its weight is 0 anyway, and small enough
-/// that scale * log2(e) is finite. Where only a part of a sum overflows, or a mod would shrink the score, the score
-/// counts as infinite.
+/// Whether scores may be scaled after the product, as the bf16 kernels do. The scale must be large enough that a
+/// product that overflows to -inf would be below -2^64 when scaled, where its weight is 0 anyway, and small enough that
+/// scale * log2(e) is finite. If only part of a sum overflows, or a mod would shrink the score, the score still counts
+/// as infinite.
 inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }
 
-/// Whether kernels for bf16 may compute a call on such tensors.
+/// Whether bf16 kernels may compute a call on such tensors.
 inline bool rounds_to_bf16(const Problem& problem, const Options& options, std::initializer_list<DType> dtypes) {
   return fits_bf16(options.compute, dtypes) && scales_after_products(problem.scale);
 }
 
-/// By what products may be formed in bf16. Vectors take numbers that are bf16 already: a backward pass, for which they
-/// have no kernels, would not know how a forward pass had rounded others.
+/// Which units may compute products in bf16. Vectors only take tensors that are bf16 already: they have no backward
+/// kernels, and a backward pass would not know how a forward pass had rounded other types.
 enum class Bf16Products : unsigned char { none, by_matrix_unit, by_any };
 
 inline Bf16Products bf16_products(Compute compute, std::initializer_list<DType> dtypes) {
@@ -74,9 +74,10 @@ inline Bf16Products bf16_products(Compute compute, std::initializer_list<DType> 
                                             : Bf16Products::none;
 }
 
-/// The same for a call on such tensors. Vectors multiply whole 32s of keys and leave it to others if more than a third
-/// of them would be missing. On Zen 5 16 queries of 16 keys took 1.3 times as long as in float, 33 of 33 keys 1.15
-/// times; 24 of 24 keys took 0.85 of the time, 48 of 48 keys 0.9, and 9 to 48 queries of 1000 keys 0.5 to 0.75.
+/// The same for a call on such tensors. Vectors multiply keys in groups of 32, and are not used if padding would be
+/// more than a third of the keys in these groups. On Zen 5, 16 queries over 16 keys took 1.3 times as long as in float,
+/// and 33 queries over 33 keys 1.15 times; 24 queries over 24 keys took 0.85 times as long, 48 over 48 keys 0.9, and 9
+/// to 48 queries over 1000 keys 0.5 to 0.75.
 inline Bf16Products bf16_products(const Problem& problem, const Options& options, std::initializer_list<DType> dtypes) {
   if (!scales_after_products(problem.scale)) return Bf16Products::none;
   const Bf16Products products = bf16_products(options.compute, dtypes);
@@ -86,10 +87,10 @@ inline Bf16Products bf16_products(const Problem& problem, const Options& options
 
 #if ATTN_AMX
 #if defined(ATTN_SOFTWARE_TILES)
-const KernelFamily<float>& software_tiles_family();  ///< of tests, as software_tiles() is
+const KernelFamily<float>& software_tiles_family();  ///< used by tests, like software_tiles()
 #endif
 
-/// The kernels of the matrix unit, or of its stand-in in tests.
+/// The kernels of the matrix unit, or of its software stand-in in tests.
 template <bool kOthers>
 const KernelFamily<float>& matrix_unit_family() {
 #if defined(ATTN_SOFTWARE_TILES)
@@ -99,13 +100,13 @@ const KernelFamily<float>& matrix_unit_family() {
 }
 #endif
 
-/// See choose_kernels(). Without kOthers all numbers must lie in memory as they are computed with.
+/// See choose_kernels(). Without kOthers, all tensors must be stored as T.
 template <class T, bool kOthers>
 ChosenKernels<T> chosen_kernels(const Options& options, Bf16Products products) {
   [[maybe_unused]] const auto [vectors, dots, matrix] = parts_of(isa_of(options));
   const KernelFamily<T>& full_precision = family_of<T, kOthers>(vectors);
-  if (products == Bf16Products::none) return {full_precision, full_precision, vectors, Amx::not_for_these};
-  Amx amx = Amx::not_there;
+  if (products == Bf16Products::none) return {full_precision, full_precision, vectors, Amx::unsupported};
+  Amx amx = Amx::unavailable;
 #if ATTN_BF16
   if constexpr (std::is_same_v<T, float>) {
 #if ATTN_AMX
@@ -114,8 +115,8 @@ ChosenKernels<T> chosen_kernels(const Options& options, Bf16Products products) {
       amx = Amx::refused;
     }
 #endif
-    // The processor is asked once more, because software in place of the matrix unit has no dot products.
-    if constexpr (kOthers)  // floats alone are never rounded for vectors
+    // The processor is checked again, because the software stand-in for the matrix unit has no dot products.
+    if constexpr (kOthers)  // vectors do not round floats
       if (products == Bf16Products::by_any && dots == DotProducts::vnni_bf16 && cpu_has_bf16())
         return {kBf16VectorFamily<true>, full_precision, vectors, amx};
   }
@@ -123,7 +124,7 @@ ChosenKernels<T> chosen_kernels(const Options& options, Bf16Products products) {
   return {full_precision, full_precision, vectors, amx};
 }
 
-/// Chooses the kernels of a call; those of one whose numbers all lie in memory as they are computed with.
+/// Chooses the kernels of a call. choose_native_kernels() serves calls whose tensors are all stored as T.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 ChosenKernels<T> choose_kernels(const Options& options, Bf16Products products) {
   return chosen_kernels<T, true>(options, products);
@@ -140,8 +141,8 @@ ChosenKernels<T> choose_kernels_for(const Options& options, Bf16Products product
     return choose_kernels<T>(options, products);
 }
 
-/// The kernels that a call may use, by the types of its tensors. Calls have a pointer to it, so that kernels for other
-/// types stay out of the program.
+/// The functions that choose a call's kernels, for the types of its tensors. Calls hold a pointer to them, so that
+/// kernels for unused types stay out of the program.
 template <class T>
 struct KernelChoice {
   ChosenKernels<T> (*choose)(const Options&, Bf16Products);

@@ -1,4 +1,4 @@
-// Single queries, a few at a time that see the same keys: attention when tokens are decoded.
+// The loop over single queries, in small blocks that share keys: attention when tokens are decoded.
 #pragma once
 
 #include <algorithm>
@@ -11,27 +11,27 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The direct loop over the keys of a head, for queries that share them with no other and calls in which nothing comes
-/// between score, softmax and value: no mod that changes scores or weights, no rows to be copied, nothing that must be
-/// fetched ahead. It gives the bits that DecodeLoop does, so that a sequence has the same result by itself, where it is
-/// near, as among many others. On Zen 3 with AVX2 one token took 0.78 of DecodeLoop's time over 8 heads of 64 keys of
-/// 32 floats, 0.84 over 128 keys of 64, 0.9 over one head of 1000 keys.
+/// The direct loop over the keys of a head, for queries that share their keys with no other, in calls where nothing
+/// happens between score, softmax and value: no mod changes scores or weights, no rows are copied, and nothing is
+/// prefetched. Its results are bitwise equal to DecodeLoop's, so a sequence processed alone, with its keys in a near
+/// cache, has the same result as among many others. On Zen 3 with AVX2, one token took 0.78 of DecodeLoop's time over 8
+/// heads of 64 keys of 32 floats, 0.84 over 128 keys of 64 floats, and 0.9 over one head of 1000 keys.
 template <class T>
 class DirectDecode {
  public:
   DirectDecode(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits)
       : pass_(pass), are_served_(serves(pass, tiles, splits)) {}
 
-  /// Whether the pass has such queries. One that visits keys which a mask drops is none: see serves().
+  /// Whether the pass has such queries. Queries with masked keys do not qualify; see serves().
   bool are_served() const { return are_served_; }
 
-  /// Whether, in such a pass, all keys are kept that a query visits.
+  /// Whether, in such a pass, all keys that a query visits are kept.
   bool serves(const QueryTile& query, const Range& visited) const {
     return !visited.empty() && (pass_.mods == nullptr || pass_.coverage(query, visited, visited) == Coverage::all);
   }
 
-  /// Returns the state of a query after its keys `visited`, and with `stores` stores its result. `is_first`: these are
-  /// its first keys, before which sinks count.
+  /// Returns the state of a query after the keys `visited`, and stores its result if `stores`. `is_first`: these are
+  /// its first keys, so the state begins with the sinks.
   TileMemory<T> run(const QueryTile& query, const Range& visited, bool is_first, bool stores, std::byte* memory) const {
     TileMemory<T> m = memory_in(memory);
     if (is_first) {
@@ -49,8 +49,8 @@ class DirectDecode {
   }
 
  private:
-  /// The recurrence over the keys: steps of kLongStep of them, each scored, then its softmax, then its values tile by
-  /// tile. Steps begin where DecodeTiles::first() has them begin. Nothing is fetched ahead.
+  /// The recurrence over the keys in steps of kLongStep: scores, softmax, then values tile by tile. Steps begin where
+  /// those of DecodeTiles::first() do. Nothing is prefetched.
   void visit(const Range& visited, RowsToRead key, RowsToRead value, TileMemory<T>& m) const {
     const Problem& problem = pass_.problem();
     const DecodeKernelSet<T>& kernels = pass_.kernels.full_precision.decode;
@@ -75,7 +75,7 @@ class DirectDecode {
     }
   }
 
-  /// A part of what DecodeLoop has for 16 rows.
+  /// The memory of one row: some of the arrays that DecodeLoop has for 16.
   TileMemory<T> memory_in(std::byte* memory) const {
     TileMemory<T> m{};
     m.scores = reinterpret_cast<T*>(memory);
@@ -94,9 +94,9 @@ class DirectDecode {
                are_plain = !pass.resumes && !pass.tensors.score && !problem.sigmoid_bias &&
                            (pass.mods == nullptr || !(pass.mods->has_scores() || pass.kept_factor() != T(1)));
     const bool are_in_time =
-        !tiles.are_far() || (pass.kernels.full_precision.decode.keeps_up && tiles.lie_end_to_end());
-    const Index most_keys = splits.keys(splits.count() - 1).size();  // no split has more than the last one
-    return have_own_keys && are_plain && are_in_time && !tiles.heads_take_turns() && !has_totals(most_keys) &&
+        !tiles.are_far() || (pass.kernels.full_precision.decode.needs_no_prefetch && tiles.lie_end_to_end());
+    const Index most_keys = splits.keys(splits.count() - 1).size();  // no split has more keys than the last one
+    return have_own_keys && are_plain && are_in_time && !tiles.interleaves_heads() && !has_totals(most_keys) &&
            tiles.lie_in_rows();
   }
 
@@ -104,18 +104,18 @@ class DirectDecode {
   bool are_served_;
 };
 
-/// Blocks of queries. The loop over keys is that of PrefillLoop, but keys and values are read where they lie, whatever
-/// numbers they hold.
+/// Processes blocks of single queries. The loop over keys is that of PrefillLoop, but keys and values are read in place
+/// where DecodeTiles allows it, whatever their type.
 template <class T>
 class DecodeLoop {
  public:
   static constexpr Index kMostQueries = DecodeState<T>::kMost;
 
-  /// Blocks that take each step of keys in turn, where DecodeTiles says that this is how memory is read best. One head
-  /// after the other was 20 % slower in pages of 64 tokens of 8 heads. In memory that is (batch, len, heads, dim) 8
-  /// heads of 16384 to 65536 tokens took 1.2 to 1.5 times as long, and 32 heads 1.4 times. With all heads of a page in
-  /// turn, and so steps that are cut by pages, large caches at head_dim 128 were 5 % faster, and caches of 256 tokens
-  /// took 1.4 times as long.
+  /// The most blocks that take turns at each step of keys. They do so where DecodeTiles expects this order to read
+  /// memory fastest. One head after the other was 20 % slower in pages of 64 tokens of 8 heads. In tensors stored as
+  /// (batch, len, heads, dim) it was 1.2 to 1.5× slower for 8 heads of 16384 to 65536 tokens, and 1.4× slower for 32
+  /// heads. Taking all heads of a page in turn, with steps split by pages, was 5 % faster for large caches at head_dim
+  /// 128, but 1.4× slower for caches of 256 tokens.
   static constexpr Index kMostTogether = 8;
 
   /// `far`: see DecodeTiles.
@@ -134,25 +134,26 @@ class DecodeLoop {
   bool on_matrix_unit() const { return on_matrix_unit_; }
   bool multiplies_integers() const { return dots_ != nullptr; }
 
-  /// The most blocks that run() is given: 1, or some together.
-  Index most_together() const { return key_tiles_.heads_take_turns() ? kMostTogether : 1; }
+  /// The most blocks that one run() takes: 1, or several that take turns.
+  Index most_together() const { return key_tiles_.interleaves_heads() ? kMostTogether : 1; }
 
-  /// The memory of a worker for so many blocks at a time.
+  /// Bytes of a worker's memory for this many blocks at a time.
   Index bytes(Index blocks) const { return layout(blocks).bytes(); }
   bool fetches_ahead() const { return key_tiles_.are_far(); }
   bool packs_keys() const { return packs(tensors_.k); }
   bool packs_values() const { return packs(tensors_.v); }
 
-  /// How the keys are cut, each split a task of its own.
+  /// How the keys are split; each split is a separate task.
   const KvSplits<T>& splits() const { return splits_; }
 
-  /// Some blocks, and the keys of one split.
+  /// Some blocks with the keys of one split.
   struct Task {
     Range blocks;
     Index split;
   };
 
-  /// With several splits, each leaves its result in the room of its block in `partials`. `following` likely comes next.
+  /// Runs the task `now`; `following` likely comes next. With several splits, each stores its result in its block's
+  /// part of `partials`.
   void run(const QueryBlocks<T>& blocks, const Task& now, const Task& following, std::byte* memory,
            std::byte* partials) const {
     const Range keys = splits_.keys(now.split);
@@ -170,7 +171,7 @@ class DecodeLoop {
     const std::span active = states.all();
     const KvTile next = first_keys(blocks, following);
     if (on_matrix_unit_) {
-      const InUse<T> in_use(pass_.kernels.family);
+      const KernelScope<T> in_use(pass_.kernels.family);
       for (DecodeState<T>& state : active) state.use_matrix_unit();
       visit_keys(active, next, false);
     } else {
@@ -195,13 +196,13 @@ class DecodeLoop {
     }
   }
 
-  /// The result of a block from what its splits have left.
+  /// Merges the results of a block's splits, and stores the result.
   void merge(const QueryBlocks<T>& blocks, Index block, std::byte* partials) const {
     const TileMemory<T> m = splits_.merged(blocks.size(block), partials + block * splits_.bytes());
     for (Index r = 0; r < blocks.size(block); ++r) pass_.store_result(blocks.at(block, r), r, m);
   }
 
-  /// Whether the direct loop takes a query through all keys that it visits.
+  /// Whether the direct loop processes all keys that a query visits.
   bool is_direct(const QueryTile& query) const {
     bool all = direct_.are_served(), any = false;
     for (Index split = 0; all && split < splits_.count(); ++split) {
@@ -244,8 +245,8 @@ class DecodeLoop {
     return true;
   }
 
-  /// For so many blocks at a time. Queries are there once more as the matrix unit reads them or as integers, or have
-  /// weights of their scores behind them; see DecodeState.
+  /// The layout for this many blocks at a time. Queries are stored a second time as the matrix unit reads them or as
+  /// integers, or are followed by the weights of their scores; see DecodeState.
   TileLayout<T> layout(Index blocks) const {
     return TileLayout<T>({.queries = kMostQueries,
                           .query = problem_.head_dim * (on_matrix_unit_           ? 4
@@ -268,11 +269,11 @@ class DecodeLoop {
     return key_tiles_.of(queries, {begin, begin + kKeyTile});
   }
 
-  /// The recurrence over all keys, in runs for which the blocks take turns.
+  /// The recurrence over all keys. The blocks take turns, a run of keys at a time.
   void visit_keys(std::span<DecodeState<T>> blocks, const KvTile& following, bool by_selection) const {
     Range all{0, 0};
     for (const DecodeState<T>& block : blocks) all = hull(all, block.visited());
-    // Steps of a block must be those that it has by itself. Without pages they are counted from its first key.
+    // A block must have the same steps as it would alone. Without pages, they are counted from its first key.
     const bool in_turn =
         blocks.size() > 1 &&
         (tensors_.k.is_paged() || std::all_of(blocks.begin(), blocks.end(), [&](const DecodeState<T>& block) {
@@ -293,7 +294,7 @@ class DecodeLoop {
     for (DecodeState<T>& block : blocks) block.finish();
   }
 
-  /// What block `i` is followed by when its keys of a run are done.
+  /// The keys that are read after block `i` has processed its keys of a run.
   KvTile next_turn(std::span<const DecodeState<T>> blocks, std::size_t i, const Range& run, const Range& all,
                    const KvTile& following) const {
     const bool same_run = i + 1 < blocks.size();
@@ -309,8 +310,8 @@ class DecodeLoop {
   DecodeTiles<T> key_tiles_;
   bool on_matrix_unit_;
   const DotKernels<T>* dots_;  ///< null: keys are multiplied as floats
-  Index step_;                 ///< keys that one step of the recurrence takes
-  Index most_queries_;         ///< of a block
+  Index step_;                 ///< keys per step of the recurrence
+  Index most_queries_;         ///< per block
   KvSplits<T> splits_;
   DirectDecode<T> direct_;
 };

@@ -1,4 +1,4 @@
-// A block of single queries on its way over the keys: the recurrence of the online softmax.
+// The state of a block of single queries, and the recurrence of the online softmax over their keys.
 #pragma once
 
 #include <span>
@@ -9,26 +9,25 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The state of up to kMost queries, each a row, and the kernels that it is worked on with. Shapes are those of
-/// DecodeKernels.
+/// The state of up to kMost queries, one per row, and the kernels that update it. Shapes are those of DecodeKernels.
 template <class T>
 class DecodeState {
  public:
   /// The matrix unit takes 16 queries at a time. The other kernels take four at a time, but a tile of keys is fetched
-  /// from memory only once for all 16. The number is fixed because the first key of a block decides where its tiles
-  /// begin.
+  /// from memory only once for all 16. The limit does not depend on the number of workers, or results would too: it
+  /// decides which queries form a block, and the first key of a block decides where its tiles begin.
   static constexpr Index kMost = 16;
   using Tile = typename DecodeTiles<T>::Tile;
   using TileRows = typename DecodeTiles<T>::TileRows;
 
   struct Row {
-    QueryTile queries;  ///< one
+    QueryTile queries;  ///< a single query
     Range visited;      ///< the keys worth visiting
-    bool dropped_any;   ///< whether a key may have been dropped inside a tile that was visited
+    bool dropped_any;   ///< whether a key may have been dropped inside a visited tile
   };
 
-  /// Begins queries whose batch, head and row number stand in `rows`; they visit what they see of `keys`. Sinks, and
-  /// a result that the call goes on from, count once: with the first keys, `is_first`.
+  /// Begins the queries whose batch, head and row index are in `rows`; they visit the part of `keys` that they see.
+  /// Sinks, and a result that the call adds to, are included only with the first keys (`is_first`).
   DecodeState(const PassContext<T>& pass, const DecodeTiles<T>& tiles, std::span<Row> rows, const Range& keys,
               bool is_first, const TileMemory<T>& m)
       : pass_(&pass),
@@ -45,15 +44,15 @@ class DecodeState {
   }
 
   std::span<const Row> rows() const { return rows_; }
-  /// The keys that at least one row visits. Tiles are cut from this range, so other blocks in the same task do not move
-  /// them.
+  /// The keys that at least one row visits. This range is split into tiles, independently of the other blocks of the
+  /// same task.
   const Range& visited() const { return visited_; }
   const TileMemory<T>& memory() const { return m_; }
   /// The first query; all queries of the block read the same keys.
   const QueryTile& any_query() const { return rows_.front().queries; }
 
-  /// Whole tiles of keys are worked on with the kernels of the matrix unit from now on, which read the queries,
-  /// neighbouring heads, in another form and not scaled.
+  /// Uses the matrix unit for whole tiles of keys from now on. Its kernels read the queries, which are neighbouring
+  /// heads, in a different format and unscaled.
   void use_matrix_unit() {
     const KernelFamily<T>& matrix = pass_->kernels.family;
     const CallTensors<T>& tensors = pass_->tensors;
@@ -61,11 +60,11 @@ class DecodeState {
     whole_ = &matrix.decode;
     RowsToRead heads = tensors.query(any_query());
     heads.stride = tensors.q.stride(1);
-    // Behind the 16 * head_dim numbers of the queries themselves: 16 arranged, 16 turned and 8 packed.
+    // After the 16 rows of head_dim elements of the queries themselves: 16 arranged, 16 rotated and 8 packed rows.
     m_.arranged = m_.query + kMost * dim;
     T* packed = m_.arranged + width * matrix.format.row(dim);
     if (tensors.rotation) {
-      heads = turned_rows(family(), heads, count, dim, *tensors.rotation, any_query().rows.begin, 0, packed);
+      heads = rotated_rows(family(), heads, count, dim, *tensors.rotation, any_query().rows.begin, 0, packed);
       packed += count * dim;
     }
     matrix.load_columns(m_.arranged, width, rows_of(matrix, heads, count, dim, 1, packed), count,
@@ -73,19 +72,19 @@ class DecodeState {
     m_.scale = static_cast<T>(problem().scale);
   }
 
-  /// Keys and values, which are integers, are multiplied as such from now on; the queries, if they are fit for it.
+  /// Multiplies values as integers from now on, and keys too if all queries can be converted to integers.
   void use(const DotKernels<T>& dots) {
     const Index dim = problem().head_dim;
-    m_.arranged = m_.query + kMost * dim;  // behind the queries themselves
+    m_.arranged = m_.query + kMost * dim;  // after the queries themselves
     value_dots_ = score_dots_ = &dots;
     for (Index r = 0; r < size(); ++r)
       if (!dots.arrange_query(m_.query + r * dim, dim, m_.arranged + r * (dim + dots.query_header)))
         score_dots_ = nullptr;
   }
 
-  /// One step of the recurrence: brings max, sum and out up to date with some keys and values, unless all are dropped.
-  /// `next` is fetched meanwhile. `by_selection`, of one row: a dropped pair is not even multiplied. Several tiles are
-  /// taken together if all rows keep all of them, and else one by one, as some may be dropped.
+  /// One step of the recurrence: updates max, sum and out with some keys and values, unless all are dropped. Meanwhile
+  /// `next` is prefetched. `by_selection`, for a single row: dropped pairs are skipped, not multiplied by 0. Several
+  /// tiles are processed together if all rows keep all of their keys, otherwise one by one, as some may be dropped.
   void add_keys(const Range& keys, const Tile& next, bool by_selection) {
     const auto cover = [&](const Range& of, Array<Coverage, kMost>& coverage) {
       Coverage least = Coverage::all, most = Coverage::none;
@@ -106,7 +105,7 @@ class DecodeState {
     }
   }
 
-  /// After all keys.
+  /// Ends the recurrence after all keys.
   void finish() {
     if (has_totals_) end_stretch();
     family().finish(m_, size(), problem().v_dim, has_totals_);
@@ -117,7 +116,7 @@ class DecodeState {
     return detail::must_compute_again(pass_->kernels, whole_ != &family().decode, rows_[at(r)].dropped_any, m_.sum + r,
                                       1, m_.out + r * problem().v_dim, problem().v_dim);
   }
-  /// Row r as a block of its own, in the same memory, which begins again with `keys`, in full precision.
+  /// Row r as a separate block in the same memory, started again from `keys` in full precision.
   DecodeState begun_again(Index r, const Range& keys, bool is_first) {
     return {*pass_, *tiles_, rows_.subspan(at(r), 1), keys, is_first, memory_of_row(r)};
   }
@@ -143,7 +142,7 @@ class DecodeState {
     const Index head_dim = problem().head_dim, v_dim = problem().v_dim;
     const TileMemory<T> m = memory_of_row(r);
     pass_->load_query(row.queries, m.query);
-    // Rows may be of several heads: the weights of each lie behind the queries.
+    // Rows may belong to several heads: the score weights of each are stored after the queries.
     if (tensors.score) std::copy_n(tensors.score->of(row.queries.head), head_dim, m.query + kMost * head_dim);
     if (is_first) {
       pass_->begin(row.queries, 1, 1, m);
@@ -161,7 +160,7 @@ class DecodeState {
     row.dropped_any = false;
   }
 
-  /// `coverage`: of the keys, for each row.
+  /// `coverage`: that of `keys`, one per row.
   void add_keys(const Coverage* coverage, const Range& keys, const Tile& next, bool by_selection) {
     constexpr T kInfinity = PassContext<T>::kInfinity;
     const Tile first = first_of(tiles_->of(any_query(), keys)), coming = first_of(next);
@@ -174,7 +173,8 @@ class DecodeState {
       return vectors_of_floats && !by_selection && tiles_->reads_runs(t, size());
     };
     const bool keys_in_runs = reads_runs(pass_->tensors.k), values_in_runs = reads_runs(pass_->tensors.v);
-    // During the only tile, the next one is fetched; during one of several, what is multiplied soon after.
+    // In a step of one tile, the next step's first tile is prefetched; in a longer step, the rows that are multiplied
+    // soon after.
     Prefetcher fetching;
     if (tiles == 1) tiles_->fetch(fetching, coming);
     for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
@@ -204,7 +204,7 @@ class DecodeState {
       kernels.softmax(m_, r++, count, fetching);
       if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, keys);
     }
-    // Values are added up in tiles, so that small weights are not lost beside the sum of all.
+    // Values are accumulated tile by tile, so that small weights are not lost beside the sum of all.
     for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
       const TileRows now = tiles_->values_of(tile),
                      after = following.keys.empty() ? tiles_->keys_of(coming) : tiles_->values_of(following);
@@ -223,7 +223,7 @@ class DecodeState {
     });
   }
 
-  /// Calls visit(tile, the next one) for the tiles of a step. The memory of scores is that of the tile meanwhile.
+  /// Calls visit(tile, next tile) for the tiles of a step. Meanwhile m_.scores and m_.dropped are those of the tile.
   template <class Visit>
   void for_each_tile(const Range& keys, const Visit& visit) {
     for (Range tile = tiles_->first(keys), next; !tile.empty(); tile = next) {
@@ -238,7 +238,7 @@ class DecodeState {
     return step;
   }
 
-  /// The kernels score() and value(), run by run.
+  /// score_runs() and add_values_of_runs() call the kernels score() and value() once for each run.
   void score_runs(TileRows tile, Prefetcher& fetching) {
     tiles_->for_each_run(tile, [&](const RowsToRead& key, const Range& run) {
       TileMemory<T> m = m_;
@@ -256,7 +256,7 @@ class DecodeState {
     });
   }
 
-  /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
+  /// Like the kernel value(), for one row, but skips dropped pairs instead of multiplying them by 0.
   void add_values_of_kept(const RowsToRead& value, Index keys) {
     for (Index c = 0; c < problem().v_dim; ++c) {
       T sum = 0;
@@ -266,7 +266,7 @@ class DecodeState {
     }
   }
 
-  /// The output joins the totals, and another begins.
+  /// Adds the output to the totals, and clears it.
   void end_stretch() {
     family().end_stretch(m_, size(), problem().v_dim, OutLayout::by_query, !std::exchange(has_totals_, true));
     std::fill_n(m_.out, size() * problem().v_dim, T(0));
@@ -279,11 +279,11 @@ class DecodeState {
   TileMemory<T> m_;
   Range visited_;
   const DecodeKernelSet<T>* whole_;            ///< the kernels for whole tiles of keys
-  const DotKernels<T>* score_dots_ = nullptr;  ///< null: floats are multiplied
+  const DotKernels<T>* score_dots_ = nullptr;  ///< null: keys are multiplied as floats
   const DotKernels<T>* value_dots_ = nullptr;
-  T kept_factor_;    ///< what the output must still be multiplied by; see PassContext
-  Index added_;      ///< tiles of keys in the present stretch
-  bool has_totals_;  ///< whether there was a stretch before
+  T kept_factor_;    ///< factor that the output must still be multiplied by; see PassContext
+  Index added_;      ///< tiles of keys in the current stretch
+  bool has_totals_;  ///< whether an earlier stretch has ended
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -11,32 +11,32 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Keys or values that are copied after those of a tile, and fetched while those are: gathered ones come in no order
-/// that a processor could foresee, and pages of a few tokens end before it has. Rows of pages are asked for twice, the
-/// second time during the products of the tile: on Zen 4 pages of 16 tokens, 32 heads on 8, D = 128, came at 13 GB/s
-/// without, at 16 and 17 with one of both, at 23 with both. On Zen 5, heads with keys of their own took 1.14 times as
-/// long without this one.
+/// Prefetches the keys or values that will be copied next while those of a tile are being copied: processors cannot
+/// predict the order of gathered rows, and pages of a few tokens end before a pattern has been detected. Rows of pages
+/// are prefetched twice, the second time during the products of the tile: on Zen 4, pages of 16 tokens with 32 query
+/// heads, 8 key heads and head_dim 128 were read at 13 GB/s without prefetching, at 16 and 17 with one of the two, and
+/// at 23 with both. On Zen 5, heads that share no keys were 1.14× slower without the prefetches of this class.
 template <class T>
 class RowsAhead {
  public:
   RowsAhead() = default;
-  /// Where the rows of a head lie that is gathered from, and which of them.
+  /// The gathered rows of a head: its data, and the list of rows.
   RowsAhead(const std::byte* data, const Index* list, Index stride, Index width, Index count)
       : data_(data), list_(list), stride_(stride), width_(width), count_(count) {}
-  /// Those of a head in pages.
+  /// The rows of a head in pages.
   RowsAhead(const KvRows<T>& pages, Index batch, Index kv_head, const Range& keys)
       : pages_(&pages),
         batch_(batch),
         kv_head_(kv_head),
         keys_(keys),
-        stride_(pages.stride(2) * pages.size_of_number()),
-        width_(pages.dim(3) * pages.size_of_number()),
+        stride_(pages.stride(2) * pages.size_of_element()),
+        width_(pages.dim(3) * pages.size_of_element()),
         count_(keys.size()) {}
 
   bool is_empty() const { return count_ == 0; }
 
-  /// Asks for the next row. It goes to L2, which waits for more lines at a time than L1: rows of 512 bytes came 1.6
-  /// times as fast. Inlined, or g++ 12 takes a function that only fetches for one that does nothing.
+  /// Prefetches the next row into L2, which supports more outstanding misses than L1: rows of 512 bytes were read 1.6
+  /// times as fast. Inlined, because g++ 12 drops calls of a function that only prefetches.
   ATTN_INLINE void fetch() {
     if (count_ == 0) return;
     --count_;
@@ -61,20 +61,20 @@ class RowsAhead {
   const std::byte* data_ = nullptr;
   const Index* list_ = nullptr;
   Index stride_ = 0, width_ = 0;  // bytes
-  Index count_ = 0, left_ = 0;    // of all rows, of those in a page
+  Index count_ = 0, left_ = 0;    // rows left in all, and in the current page
 };
 
-/// Kernels read keys and values where they lie if the numbers of a row lie side by side, of any type, or if rows do, as
-/// in a column-major matrix, and hold a T.
+/// Tiles of keys and values. Kernels read them in place if the elements of a row are contiguous, whatever their type,
+/// or if rows are column-major and hold T.
 template <class T>
 class DecodeTiles {
  public:
-  /// `far`: whether keys and values may have to come from memory.
+  /// `far`: whether keys and values may have to be read from memory.
   DecodeTiles(const CallTensors<T>& tensors, bool far) : tensors_(tensors), problem_(tensors.problem), far_(far) {}
 
   bool are_far() const { return far_; }
 
-  /// Some keys, and their values, of a head.
+  /// Some keys of a head, and their values.
   struct Tile {
     Index batch;
     Index kv_head;
@@ -84,7 +84,7 @@ class DecodeTiles {
     return {queries.batch, problem_.kv_head(queries.head), keys};
   }
 
-  /// The keys or the values of a tile, which must outlive them.
+  /// The keys or the values of a tile. The tile must outlive them.
   struct TileRows {
     const KvRows<T>* of;
     const Tile* tile;
@@ -94,7 +94,8 @@ class DecodeTiles {
   TileRows keys_of(Tile&&) const = delete;
   TileRows values_of(Tile&&) const = delete;
 
-  /// The tiles, or steps of so many keys, of a range: where keys lie in pages, they begin at multiples of their length.
+  /// The first and the next tile, or step of `keys` keys, of a range. If keys are paged, tiles begin at multiples of
+  /// their length.
   Range first(const Range& all, Index keys = kKeyTile) const {
     const Index begin = tensors_.k.is_paged() ? all.begin / keys * keys : all.begin;
     return {all.begin, std::min(begin + keys, all.end)};
@@ -103,41 +104,41 @@ class DecodeTiles {
     return {tile.end, std::min(tile.end + keys, all.end)};
   }
 
-  /// Whether neighbouring heads take turns: in pages, where a page's heads follow each other, and in far memory where
-  /// the heads of a token lie closer together than the tokens of a head.
-  bool heads_take_turns() const {
-    return tensors_.k.is_cut() || (far_ && lie_by_token(tensors_.k) && lie_by_token(tensors_.v));
+  /// Whether neighbouring heads take turns: in pages, where a page's heads follow each other, and in far memory if the
+  /// heads of a token are closer together than the tokens of a head.
+  bool interleaves_heads() const {
+    return tensors_.k.has_several_pages() || (far_ && is_token_major(tensors_.k) && is_token_major(tensors_.v));
   }
 
-  /// Where the neighbouring head has its turn, if the keys of a head are read from `begin` on in steps of `step`: with
-  /// the next page, or where pages cut tiles with the next tile, but after whole steps. Where the heads of a token lie
-  /// together, after one step.
+  /// The key at which the next head takes its turn, if the keys of a head are read from `begin` on in steps of `step`.
+  /// With pages, that is the start of the next page, or of the next tile if pages split tiles, but always after whole
+  /// steps. If the heads of a token are neighbours, it is after one step.
   Index end_of_run(Index begin, Index step) const {
     if (!tensors_.k.is_paged()) return begin + step;
-    const Index apart = lie_by_token(tensors_.k)             ? 1
-                        : tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile
-                                                             : tensors_.k.page_size();
+    const Index apart = is_token_major(tensors_.k)             ? 1
+                        : tensors_.k.splits_tiles_of(kKeyTile) ? kKeyTile
+                                                               : tensors_.k.page_size();
     const Index run = padded(apart, step);
     return (begin / run + 1) * run;
   }
 
   /// Whether whole tiles are copied.
   bool copies(const KvRows<T>& t) const { return copies(t, problem_.kv_len); }
-  /// Whether tiles that pages cut are read in place all the same, run by run, by so many queries: 32 heads on 8 over
-  /// pages of 16 tokens took 0.5 to 0.7 of the time that copies took. Pages hold multiples of 16 keys, so that runs are
-  /// whole groups of the kernels. A single query adds up values in an order that depends on where a run ends, and
-  /// results must not depend on pages.
+  /// Whether this many queries read tiles in place, run by run, even if pages split them: 32 query heads that share 8
+  /// key heads in pages of 16 tokens took 0.5 to 0.7 times as long as with copying. Pages must hold multiples of 16
+  /// keys, so that runs are whole groups of the kernels. A single query does not: it would sum values in an order that
+  /// depends on where runs end, and results must not depend on pages.
   bool reads_runs(const KvRows<T>& t, Index queries) const {
     constexpr Index kGroup = 16;
-    return queries > 1 && has_rows(t) && !t.is_gathered() && t.cuts_tiles_of(kKeyTile) && t.page_size() % kGroup == 0;
+    return queries > 1 && has_rows(t) && !t.is_gathered() && t.splits_tiles_of(kKeyTile) && t.page_size() % kGroup == 0;
   }
-  /// Whether any tile may be copied, a short one at the end included.
+  /// Whether any tile may be copied, including a short one at the end.
   bool copies_any(const KvRows<T>& t) const { return copies(t, 1); }
 
-  /// Whether the rows of every head lie in one piece, in the type that is computed in.
+  /// Whether keys and values are contiguous rows of T, neither gathered nor in several pages.
   bool lie_in_rows() const {
     const auto lies = [](const KvRows<T>& t) {
-      return t.dtype() == DType::native && has_rows(t) && !t.is_gathered() && !t.is_cut();
+      return t.dtype() == DType::native && has_rows(t) && !t.is_gathered() && !t.has_several_pages();
     };
     return lies(tensors_.k) && lies(tensors_.v);
   }
@@ -147,8 +148,8 @@ class DecodeTiles {
     return lies(tensors_.k) && lies(tensors_.v);
   }
 
-  /// Whether the matrix unit serves for whole tiles of keys. It reads rows of whole registers at any address. A query
-  /// that shares its keys with no other would leave most of it idle.
+  /// Whether the matrix unit can be used for whole tiles of keys. It reads rows that fill whole registers, aligned or
+  /// not. A query that shares its keys with no other would leave most of it idle.
   bool suit_matrix_unit(const ChosenKernels<T>& kernels) const {
     const Format& format = kernels.family.format;
     const auto is_whole = [&](const KvRows<T>& t) {
@@ -158,22 +159,22 @@ class DecodeTiles {
            is_whole(tensors_.v);
   }
 
-  /// Whether kernels that multiply integers serve.
+  /// Whether kernels that multiply integers can be used.
   bool suit_dots(const ChosenKernels<T>& kernels) const {
     constexpr Index kLongest = 1 << 16;  // 32 bits hold sums of 2^17 products of two digits
     return kernels.dots && problem_.head_dim <= kLongest && problem_.head_dim % kernels.dots->columns == 0 &&
            problem_.v_dim % kernels.dots->columns == 0 && has_rows(tensors_.k) && has_rows(tensors_.v);
   }
 
-  /// Rows as kernels read them: where they lie, or copied to `packed`. What is copied after them is fetched while these
-  /// are.
+  /// Rows as kernels read them: in place, or copied to `packed`. While they are copied, the rows `after` are prefetched
+  /// if they will be copied too.
   RowsToRead rows(const KernelFamily<T>& family, TileRows now, TileRows after, T* packed) const {
     const Tile& tile = *now.tile;
     if (!copies(*now.of, tile.keys.size())) return now.of->rows(tile.batch, tile.kv_head, tile.keys.begin);
     return copied(family, now, rows_ahead(after), packed);
   }
 
-  /// Calls visit(rows, their numbers in the tile) with those that lie in one piece, one piece after the other.
+  /// Calls visit(rows, their range in the tile) for one contiguous piece after the other.
   template <class Visit>
   void for_each_run(TileRows tile, const Visit& visit) const {
     for_each_piece(*tile.of, *tile.tile, [&](Index first, Index count) {
@@ -182,7 +183,7 @@ class DecodeTiles {
     });
   }
 
-  /// Multiplies the scores of some queries by the scales of their keys, or weights by those of values.
+  /// Multiplies the scores of some queries by the scales of the keys, or their weights by those of the values.
   void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m,
                               const DotKernels<T>* dots) const {
     multiply_by_scales(tensors_.k, tile, queries, m, dots);
@@ -192,29 +193,30 @@ class DecodeTiles {
     multiply_by_scales(tensors_.v, tile, queries, m, dots);
   }
 
-  /// `fetching` fetches the keys and values of a tile from now on; nothing if the tile lies in several pieces, or if
-  /// nothing is far: asking for lines that are in the cache took half of the score product's time.
+  /// Makes `fetching` prefetch the keys and values of a tile, but nothing if the tile is in several pieces or keys are
+  /// not far: prefetching lines that are already cached took half as long as the score product itself.
   void fetch(Prefetcher& fetching, const Tile& tile) const {
     if (far_)
       fetching.to_l2<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
                         tile.keys.size());
   }
 
-  /// `fetching` fetches from now on what is read during and after a product with some rows: the rest of them and the
-  /// first of those that come next. A step's first values follow its last keys, the next step's keys its last values.
-  /// Rows that are copied are fetched as a whole, because that reads them before they are multiplied. Those that are
-  /// read in runs took 1.4 to 1.7 times as long without fetching, and up to 1.15 times with whole tiles fetched to L2.
+  /// Makes `fetching` prefetch the rows that are read during and after a product with some rows: the rest of them, and
+  /// the first of those that come next. A step's first values follow its last keys, and the next step's keys follow its
+  /// last values. Rows that are copied are prefetched whole, because they are read before they are multiplied. Rows
+  /// that are read in runs took 1.4 to 1.7 times as long without prefetching, and up to 1.15 times as long with whole
+  /// tiles prefetched to L2.
   void fetch(Prefetcher& fetching, TileRows now, TileRows after, bool in_runs) const {
     if (!far_) return;
     const KvRows<T>& t = *after.of;
-    if (!has_rows(t) || !t.cuts_tiles_of(kKeyTile) || t.is_gathered())
+    if (!has_rows(t) || !t.splits_tiles_of(kKeyTile) || t.is_gathered())
       return fetching.to_l1<T>(run_of(now), run_of(after));
     if (!in_runs) {
       fetching.forget();
       return add_runs(fetching, after, 0, kKeyTile);
     }
     const auto ahead = [](const KvRows<T>& rows) {
-      return Prefetcher::rows_ahead(rows.dim(3) * rows.size_of_number());
+      return Prefetcher::rows_ahead(rows.dim(3) * rows.size_of_element());
     };
     fetching.to_l1_in_runs();
     add_runs(fetching, now, ahead(*now.of), kKeyTile);
@@ -222,15 +224,15 @@ class DecodeTiles {
   }
 
  private:
-  static bool lie_by_token(const KvRows<T>& t) {
+  static bool is_token_major(const KvRows<T>& t) {
     return !t.is_gathered() && t.dim(1) > 1 && std::abs(t.stride(1)) < std::abs(t.stride(2));
   }
   static bool has_rows(const KvRows<T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
-  /// Whether a tile of so many keys is copied.
+  /// Whether a tile of this many keys is copied.
   bool copies(const KvRows<T>& t, Index keys) const {
-    return !(has_rows(t) || (has_columns(t) && keys >= kFewestKeys)) || t.cuts_tiles_of(kKeyTile);
+    return !(has_rows(t) || (has_columns(t) && keys >= kFewestKeys)) || t.splits_tiles_of(kKeyTile);
   }
-  /// Whether rows lie side by side. Kernels of other scores read one row after the other.
+  /// Whether kernels can read these rows as columns. Kernels of other scores read one row after the other.
   bool has_columns(const KvRows<T>& t) const {
     return kHasVectors<T> && t.stride(2) == 1 && t.dtype() == DType::native && !t.is_paged() && !t.is_gathered() &&
            tensors_.score == nullptr;
@@ -239,11 +241,11 @@ class DecodeTiles {
   RowsAhead<T> rows_ahead(TileRows rows) const {
     const KvRows<T>& t = *rows.of;
     const Tile& tile = *rows.tile;
-    if (!far_ || !has_rows(t) || !t.cuts_tiles_of(kKeyTile)) return {};
+    if (!far_ || !has_rows(t) || !t.splits_tiles_of(kKeyTile)) return {};
     if (!t.is_gathered()) return {t, tile.batch, tile.kv_head, within_pages(t, tile).keys};
     const Range keys = intersect(tile.keys, {0, problem_.kv_len});
     return {t.DTypeView<const T>::rows(tile.batch, tile.kv_head).data, t.list(tile.batch, tile.kv_head) + keys.begin,
-            t.stride(2) * t.size_of_number(), t.dim(3) * t.size_of_number(), keys.size()};
+            t.stride(2) * t.size_of_element(), t.dim(3) * t.size_of_element(), keys.size()};
   }
 
   RowsToRead copied(const KernelFamily<T>& family, TileRows now, RowsAhead<T>&& ahead, T* packed) const {
@@ -256,11 +258,11 @@ class DecodeTiles {
       return {bytes, DType::native, dim, 1};
     }
     // Copied without conversion, so that the kernels compute the same wherever a page ends.
-    const Index width = dim * t.size_of_number();
+    const Index width = dim * t.size_of_element();
     if (t.is_gathered()) {
       const std::byte* const data = t.DTypeView<const T>::rows(tile.batch, tile.kv_head).data;
       const Index* const list = t.list(tile.batch, tile.kv_head) + tile.keys.begin;
-      const Index count = intersect(tile.keys, {0, problem_.kv_len}).size(), stride = t.stride(2) * t.size_of_number();
+      const Index count = intersect(tile.keys, {0, problem_.kv_len}).size(), stride = t.stride(2) * t.size_of_element();
       for (Index i = 0; i < count; ++i) {
         ahead.fetch();
         std::memcpy(bytes + i * width, data + list[i] * stride, static_cast<std::size_t>(width));
@@ -270,7 +272,7 @@ class DecodeTiles {
     for_each_piece(t, tile, [&](Index first, Index count) {
       const RowsToRead from = t.rows(tile.batch, tile.kv_head, tile.keys.begin + first);
       std::byte* const to = bytes + first * width;
-      const Index stride = from.stride * t.size_of_number();
+      const Index stride = from.stride * t.size_of_element();
       for (Index i = 0; i < count; ++i)
         std::memcpy(to + i * width, from.data + i * stride, static_cast<std::size_t>(width));
       if (!ahead.is_empty())
@@ -289,8 +291,9 @@ class DecodeTiles {
     });
   }
 
-  /// numbers *= scales where there are no DotKernels, with the vectors that every program has: a loop over numbers,
-  /// which might overlap for all that compilers know, took a fifth of the time of a call with four queries a key.
+  /// numbers *= scales, for calls without DotKernels, with 16-byte vectors, which every program has. A scalar loop,
+  /// which compilers do not vectorise because the arrays might overlap, took a fifth of the time of a call with four
+  /// queries per key.
   static void multiply_each(T* numbers, const float* scales, Index count) {
     Index j = 0;
     if constexpr (std::is_same_v<T, float>) {
@@ -300,7 +303,7 @@ class DecodeTiles {
     for (; j < count; ++j) numbers[j] *= static_cast<T>(scales[j]);
   }
 
-  /// Calls visit(number of the first in the tile, how many) for keys that lie in one piece.
+  /// Calls visit(index of the first key in the tile, number of keys) for each contiguous piece.
   template <class Visit>
   static void for_each_piece(const KvRows<T>& t, const Tile& tile, const Visit& visit) {
     for (Index j = tile.keys.begin; j < tile.keys.end;) {
@@ -310,7 +313,7 @@ class DecodeTiles {
     }
   }
 
-  /// Adds what there is of a tile's rows from number `begin` to `end`.
+  /// Makes `fetching` prefetch the rows `begin` .. `end - 1` of a tile, if they exist.
   void add_runs(Prefetcher& fetching, TileRows rows, Index begin, Index end) const {
     const KvRows<T>& t = *rows.of;
     Tile tile = within_pages(t, *rows.tile);

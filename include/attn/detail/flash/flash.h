@@ -18,14 +18,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What a hyperbolic tangent costs, in multiplications and additions of a product.
+/// Cost of a hyperbolic tangent, in multiply-adds of a product.
 constexpr Index kFlopsOfTanh = 16;
 
-/// What the tasks of a pass are, and what they do.
+/// Splits a pass into tasks, and runs them.
 template <class T>
 class PassTasks {
  public:
-  /// `kv_bytes`: the bytes of all keys and values that the call reads, in this pass and in others beside it.
+  /// `kv_bytes`: the size of all keys and values that the call reads, in this pass and in those that run with it.
   PassTasks(const Pass<T>& pass, const ChosenKernels<T>& kernels, double kv_bytes)
       : pass_{pass, kernels},
         problem_(pass.tensors.problem),
@@ -33,9 +33,9 @@ class PassTasks {
                pass.tensors.most_queries),
         prefill_loop_(pass_, tiles_),
         decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
-  PassTasks(const PassTasks&) = delete;  // its parts refer to each other
+  PassTasks(const PassTasks&) = delete;  // its members refer to each other
 
-  /// The operations of the products, and of other scores in their place.
+  /// Floating-point operations of the scores, whether products or not, and of the value product.
   double flops() const {
     const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
                          static_cast<double>(problem_.kv_len);
@@ -43,16 +43,16 @@ class PassTasks {
     return 2 * pairs * static_cast<double>(of_score + problem_.v_dim);
   }
 
-  /// How the pass is cut into tasks for a number of workers.
+  /// How the pass is split into tasks for a number of workers.
   struct Partition {
     QueryBlocks<T> blocks;
     Index per_task;  ///< neighbouring blocks
     Index splits;    ///< of the keys of a block; each is a task
     Index tasks;     ///< 0: there is nothing to do
-    Index bytes;     ///< of memory for each worker
+    Index bytes;     ///< of memory per worker
     Index partials;  ///< bytes that the tasks leave for merge()
 
-    /// How many blocks have splits to be merged when all tasks are done.
+    /// Number of blocks whose splits must be merged after all tasks.
     Index merges() const { return splits > 1 ? blocks.count() : 0; }
   };
   Partition partition(Index workers) const {
@@ -70,15 +70,16 @@ class PassTasks {
             splits > 1 ? blocks.count() * decode_loop_.splits().bytes() : 0};
   }
 
-  /// Runs a task in partition.bytes of memory. With several splits it leaves its result in `partials`.
+  /// Runs a task in partition.bytes of memory. With several splits, it stores its result in `partials`.
   void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
-    // Tried: the last queries first, as causal ones see more keys and the longest tasks then come first. One or two
-    // heads of 4096 took sixteen workers 1.1 to 1.2 times as long.
+    // The tasks of a head begin with its last queries (see QueryBlocks::at()), so the longest tasks of a causal call
+    // come first. Tried: the reverse order of tasks. One or two heads of 4096 tokens then took sixteen workers 1.1 to
+    // 1.2 times as long.
     const auto blocks_of = [&](Index number) {
       const Index first = divide(number, partition.splits).quotient * partition.per_task;
       return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
     };
-    // Workers take the tasks in order, so this one most likely gets task + workers next.
+    // Workers take the tasks in order, so this one will most likely get task + workers next.
     const Index next = std::min(task + workers, partition.tasks - 1);
     const Range range = blocks_of(task), next_range = blocks_of(next);
     const Index step = tiles_.are_single() ? decode_loop_.most_together() : 1;
@@ -96,12 +97,12 @@ class PassTasks {
     }
   }
 
-  /// Merges what the splits of a block have left into its result.
+  /// Merges the results of a block's splits.
   void merge(const Partition& partition, Index block, std::byte* partials) const {
     decode_loop_.merge(partition.blocks, block, partials);
   }
 
-  /// Adds what this pass does to an explanation that may hold other passes already.
+  /// Adds this pass to an explanation that may already cover other passes.
   void explain(const Partition& partition, Explanation& e) const {
     const bool amx_unused = pass_.kernels.on_matrix_unit() && tiles_.are_single() && !decode_loop_.on_matrix_unit();
     e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;
@@ -131,10 +132,10 @@ class PassTasks {
           e.masked_tiles += masked;
           if (tiles_.are_single()) {
             const bool direct = decode_loop_.is_direct(partition.blocks.at(block, i));
-            e.lone_queries += direct;
+            e.direct_queries += direct;
             e.fetches_ahead |= !direct && full + masked > 0 && decode_loop_.fetches_ahead();
           }
-          // The first visited key may lie inside a tile, so that there may be one tile more than `all`.
+          // The first visited key may be inside a tile, so there may be one tile more than `all`.
           const Index all = ceil_div(problem_.kv_len, kKeyTile);
           e.skipped_tiles += std::max<Index>(all - full - masked, 0);
         }
@@ -153,7 +154,7 @@ class PassTasks {
 
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
 
-  /// Blocks are made smaller where there would be too few to keep all workers busy, though each block packs the keys
+  /// Blocks are made smaller if there would be too few to keep all workers busy, although each block packs the keys
   /// again. One block is enough for one worker.
   QueryBlocks<T> blocks_for(Index workers) const {
     constexpr Index kBlocksPerWorker = 4;
@@ -162,7 +163,7 @@ class PassTasks {
     return {problem_, tiles_, std::min(prefill_loop_.most_tiles(), query_tiles() / wanted)};
   }
 
-  /// How many neighbouring blocks make a task. Neighbours share keys, or their keys are adjacent in memory. Small tasks
+  /// Number of neighbouring blocks per task. Neighbours share keys, or their keys are adjacent in memory. Small tasks
   /// let the workers finish together.
   Index blocks_per_task(const QueryBlocks<T>& blocks, Index splits, Index workers) const {
     constexpr Index kMost = 8;
@@ -173,20 +174,21 @@ class PassTasks {
     const Index wanted =
         std::clamp<Index>(blocks.count() * splits / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
-    return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads are not cut
+    return wanted < per_head ? wanted : wanted / per_head * per_head;  // heads with fewer blocks are not split
   }
 
-  /// Whether reading so many bytes may take long, because they lie in no near cache. 8 MiB are a core's share of the
-  /// last cache on servers. With 1 MiB of L2 and 32 MiB of L3, single queries over 8 MiB that had been read before took
-  /// 0.85 of the time without fetching, and over 32 MiB 1.05 of it. Queries that share keys multiply each vector
-  /// several times, which hides what fetching costs, and read four keys at a time, which the processor does not
-  /// foresee: over 8 MiB in L3 four to thirty-two queries took 0.4 to 0.7 of the time with fetching, over 4 MiB 0.93,
-  /// over 2 MiB 1.02 to 1.08. Pages that cut tiles are begun too often for that: over 4 to 8 MiB in pages of 16 tokens
-  /// four queries took 0.7 of the time without.
+  /// Whether reading this many bytes may be slow without prefetching, because no near cache holds them. 8 MiB is a
+  /// core's share of the last-level cache on servers. With 1 MiB of L2 and 32 MiB of L3, omitting the prefetches made
+  /// single queries take 0.85 times as long over 8 MiB that had been read before, and 1.05 times as long over 32 MiB.
+  /// Queries that share keys multiply each vector several times, which hides the cost of prefetching, and read four
+  /// keys at a time, which hardware prefetchers do not predict: adding the prefetches made four to thirty-two queries
+  /// take 0.4 to 0.7 times as long over 8 MiB in L3, 0.93 times over 4 MiB, and 1.02 to 1.08 times over 2 MiB. Pages
+  /// that split tiles are too short for prefetching to help: over 4 to 8 MiB in pages of 16 tokens, four queries took
+  /// 0.7 times as long without it.
   bool are_far(double kv_bytes) const {
     constexpr double kMiB = 1024 * 1024;
     const KvRows<T>& keys = pass_.tensors.k;
-    const bool pages_cut_tiles = keys.cuts_tiles_of(kKeyTile) && !keys.is_gathered(),
+    const bool pages_cut_tiles = keys.splits_tiles_of(kKeyTile) && !keys.is_gathered(),
                share_keys = problem_.heads > problem_.kv_heads || problem_.q_len > 1;
     return kv_bytes > (share_keys && !pages_cut_tiles ? 3 * kMiB : 8 * kMiB);
   }
@@ -198,16 +200,16 @@ class PassTasks {
   DecodeLoop<T> decode_loop_;
 };
 
-/// Memory on the stack for calls that need little: 16 queries and 16 keys of 64 column-major floats take 22 KiB. The
-/// heap takes as long as the checks of such a call.
+/// Memory on the stack for calls that need little: 16 queries and 16 keys of 64 column-major floats take 22 KiB. An
+/// allocation takes as long as the checks of such a call.
 struct SmallMemory {
   static constexpr Index kBytes = 32 * 1024;
-  SmallMemory() {}  // NOLINT: nothing is written yet
+  SmallMemory() {}  // NOLINT: left uninitialised
   alignas(kAlignment) std::byte bytes[kBytes];
 };
 
-/// Passes that do not wait for each other, cut into tasks for an executor: the pass of a call, or those of several
-/// sequences. How the keys of a pass are split does not depend on the other passes, and neither does its result.
+/// Independent passes, split into tasks for an executor: the pass of a call, or those of several sequences. How the
+/// keys of a pass are split does not depend on the other passes, and neither does its result.
 template <class T>
 class Plan {
  public:
@@ -217,14 +219,14 @@ class Plan {
     for (const Pass<T>& pass : passes) kv_bytes += pass.whole.kv_bytes();
     for (const Pass<T>& pass : passes) flops += passes_.add(pass, kernels_for(pass.whole, options), kv_bytes).flops();
     workers_.emplace(Work{flops, kv_bytes}, options.executor);
-    // A pass is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
+    // A pass is split for twice as many workers as its share of the work keeps busy, not for all workers: larger tasks
     // read memory in longer runs.
     const double workers = workers_->count();
     for (const PassTasks<T>& pass : passes_.all()) {
       const double share = flops > 0 ? pass.flops() / flops : 1;
       cuts_.add(pass, static_cast<Index>(std::max(std::min(std::ceil(2 * share * workers), workers), 1.0)));
     }
-    // The longest tasks come first, so that no worker ends long after the others.
+    // The longest tasks come first, so that no worker finishes long after the others.
     if (passes.size() > 1)
       std::sort(cuts().begin(), cuts().end(), [](const Cut& a, const Cut& b) {
         const double of_a = a.flops_of_task(), of_b = b.flops_of_task();
@@ -241,7 +243,7 @@ class Plan {
     }
   }
 
-  /// The bytes that run() needs of a workspace.
+  /// Bytes of workspace that run() needs.
   Index workspace_bytes() const { return tasks_ == 0 ? 0 : Workspace::needed(bytes_, workers_->count(), partials_); }
 
   void run(std::span<std::byte> given) const {
@@ -262,7 +264,7 @@ class Plan {
     });
   }
 
-  /// Adds what run() does to an explanation that may hold other passes already.
+  /// Adds these passes to an explanation that may already cover others.
   void explain(Explanation& e) const {
     for (const Cut& cut : cuts()) cut.pass->explain(cut.partition, e);
     e.passes += !cuts().empty();
@@ -272,7 +274,7 @@ class Plan {
   }
 
  private:
-  /// A pass cut into tasks, and the numbers of its first task and first merge among those of all passes.
+  /// A pass split into tasks, and the indices of its first task and first merge among those of all passes.
   struct Cut {
     Cut(const PassTasks<T>& p, Index workers) : pass(&p), partition(p.partition(workers)) {}
 
@@ -286,11 +288,11 @@ class Plan {
   std::span<Cut> cuts() { return cuts_.all(); }
   std::span<const Cut> cuts() const { return cuts_.all(); }
 
-  /// The pass that a task or a merge belongs to: the last one that begins at or before `number`. A pass without any has
-  /// the same first number as the next one.
+  /// The pass that a task or a merge belongs to: the last one whose first number is at most `number`. A pass without
+  /// tasks or merges has the same first number as the next pass.
   const Cut& of(Index number, Index Cut::*first) const {
-    const auto begins_behind = [&](Index n, const Cut& cut) { return n < cut.*first; };
-    return *std::prev(std::upper_bound(cuts().begin(), cuts().end(), number, begins_behind));
+    const auto begins_after = [&](Index n, const Cut& cut) { return n < cut.*first; };
+    return *std::prev(std::upper_bound(cuts().begin(), cuts().end(), number, begins_after));
   }
 
   FixedVector<PassTasks<T>> passes_;
@@ -299,21 +301,21 @@ class Plan {
   Index tasks_ = 0, merges_ = 0, partials_ = 0, bytes_ = 0;
 };
 
-// These are compiled once for each scalar, whatever the types of the mods.
+// The following are compiled once per scalar type, whatever the types of the mods.
 
-/// Runs passes that do not wait for each other.
+/// Runs independent passes.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void run_passes(std::span<const Pass<T>> passes, const Options& options, std::span<std::byte> workspace) {
   Plan<T>(passes, options).run(workspace);
 }
 
-/// The bytes that run_passes() needs of a workspace.
+/// Bytes of workspace that run_passes() needs.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index bytes_of_passes(std::span<const Pass<T>> passes, const Options& options) {
   return Plan<T>(passes, options).workspace_bytes();
 }
 
-/// Adds what run_passes() does to an explanation that may hold other passes already.
+/// Adds the passes of run_passes() to an explanation that may already cover others.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void explain_passes(std::span<const Pass<T>> passes, const Options& options, Explanation& e) {
   const Plan<T> plan(passes, options);
@@ -322,7 +324,7 @@ void explain_passes(std::span<const Pass<T>> passes, const Options& options, Exp
   e.ignored_isa = ignored_isa(options);
 }
 
-/// The bytes of PassResults in a workspace, with those that its alignment may take.
+/// Bytes of PassResults in a workspace, including those that alignment may take.
 template <class T, class Mods>
 Index bytes_between_passes([[maybe_unused]] const CallTensors<T>& tensors, [[maybe_unused]] const Mods& mods) {
   if constexpr (has_near_part<Mods>())
@@ -330,7 +332,7 @@ Index bytes_between_passes([[maybe_unused]] const CallTensors<T>& tensors, [[may
   return 0;
 }
 
-/// The bytes of workspace that flash() needs.
+/// Bytes of workspace that flash() needs.
 template <class T, class Mods>
 Index flash_workspace_bytes(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
   Index most = 0;
@@ -340,7 +342,7 @@ Index flash_workspace_bytes(const CallTensors<T>& tensors, const Mods& mods, con
   return most + bytes_between_passes(tensors, mods);
 }
 
-/// What flash() would do.
+/// Explains what flash() would do.
 template <class T, class Mods>
 Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
   Explanation e;
@@ -352,14 +354,14 @@ Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, c
   return e;
 }
 
-/// The flash path. A call goes from here as follows; single queries take DecodeLoop and DecodeState.
+/// The flash path. A call proceeds as follows; single queries take DecodeLoop and DecodeState instead.
 ///
 ///     for each Pass of the call                            for_each_pass(); most calls have one
-///       cut it into tasks                                  Plan, PassTasks::partition()
+///       split it into tasks                                Plan, PassTasks::partition()
 ///       for each task, on any worker                       Plan::run(), PassTasks::run()
 ///         for each block of tiles of queries               PrefillLoop::run()
 ///           for each chunk of tiles of keys                PrefillLoop::visit_keys()
-///             for each tile of queries, for each tile of keys that it keeps
+///             for each tile of queries, for each tile of keys it visits
 ///               score -> mods -> softmax -> value          PrefillState::add_keys()
 ///           out / sum, lse                                 PrefillState::store_result()
 template <class T, class Mods>

@@ -1,4 +1,4 @@
-// Keys of a few single queries, split so that many workers can share them; merging of the splits' results.
+// Splits the keys of a few single queries among many workers, and merges the splits' results.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class KvSplits {
     return {tiles * split / count_ * kKeyTile, std::min(tiles * (split + 1) / count_ * kKeyTile, kv_len_)};
   }
 
-  /// Bytes of what all splits of a block leave, in whole cache lines.
+  /// Bytes of the results of all splits of a block, in whole cache lines.
   Index bytes() const { return count_ * split_bytes_; }
 
   /// Stores the state of the recurrence after a split in the memory of its block.
@@ -38,8 +38,8 @@ class KvSplits {
     std::copy_n(m.out, rows * v_dim_, to.out);
   }
 
-  /// The state after all keys, merged from what the splits have left. The order is always that of the splits, whichever
-  /// of them ended first.
+  /// The state after all keys, merged from the splits' results, always in the order of the splits, whichever finished
+  /// first.
   TileMemory<T> merged(Index rows, std::byte* of_block) const {
     const TileMemory<T> all = at(of_block, 0);
     Array<T, kMostSplits> factor;
@@ -49,8 +49,8 @@ class KvSplits {
       for (Index split = 0; split < count_; ++split)
         factor[split] = SoftmaxState<T>::factor(at(of_block, split).max[r], max);
       all.max[r] = max;
-      // As over tiles, what rounding takes from the sums is kept, so that their error does not grow with the number of
-      // splits.
+      // As over tiles, the parts of the sums lost to rounding are kept, so that the error does not grow with the number
+      // of splits.
       const auto add_up = [&](T* TileMemory<T>::*numbers, Index i) {
         T sum = 0, rest = 0;
         for (Index split = 0; split < count_; ++split)
@@ -65,8 +65,8 @@ class KvSplits {
   }
 
  private:
-  /// Keys are split where there are few blocks, which would make too few tasks. Splits are not short: each costs a
-  /// merge, and a worker can only guess which split it begins next, and so what to fetch.
+  /// Keys are split if there are few blocks, which would make too few tasks. Splits are not short: each costs a merge,
+  /// and a worker can only guess which split it runs next, and thus what to prefetch.
   Index count_for(Index blocks) const {
     constexpr Index kLeastKeys = 16 * kKeyTile;
     if (kv_len_ < 2 * kLeastKeys) return 1;

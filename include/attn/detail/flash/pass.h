@@ -1,4 +1,4 @@
-// A pass over the queries of a call, and what its loops share.
+// A pass over the queries of a call, and the functions that its loops share.
 #pragma once
 
 #include <algorithm>
@@ -19,19 +19,19 @@ Range visited_keys(const CallTensors<T>& tensors, const TileMods<T>* mods, const
   return mods ? tensors.keys_at(mods->kv_range(tensors.pairs(queries))) : Range{0, tensors.problem.kv_len};
 }
 
-/// One run over the queries of a call. A pass that resumes takes what stands in out and lse for the result over other
-/// keys and adds its own: those other keys weigh as much as one key with the score lse and the value out (Dao et al.
-/// 2022, section 3.1). The sum of e^(score - lse) over these is 1, or what rounding took from lse makes of it, and the
-/// output that is loaded must be multiplied by it.
+/// One traversal of the queries of a call. A pass that resumes takes the contents of out and lse as the result of
+/// earlier keys, and adds its own keys: the earlier ones weigh as much as one key with the score lse and the value out
+/// (Dao et al. 2022, section 3.1). The sum of their e^(score - lse) differs from 1 only by the part of lse lost to
+/// rounding; the loaded output must be multiplied by this sum.
 template <class T>
 struct Pass {
-  const CallTensors<T>& tensors;      ///< of the caller: a copy took 3 % of a call of one query and one key
+  const CallTensors<T>& tensors;      ///< the caller's: a copy took 3 % of a call with one query and one key
   const TileMods<T>* mods = nullptr;  ///< null: nothing is changed or dropped
   bool resumes = false;
-  const CallTensors<T>& whole = tensors;  ///< the call that this is a pass of; kernels are chosen for all of it
+  const CallTensors<T>& whole = tensors;  ///< the call that this pass belongs to; kernels are chosen for all of it
 };
 
-/// A pass with its kernels: what the loops ask of it.
+/// A pass with its kernels, and the operations that its loops use.
 template <class T>
 struct PassContext : Pass<T> {
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -41,7 +41,7 @@ struct PassContext : Pass<T> {
 
   const Problem& problem() const { return tensors.problem; }
 
-  /// The keys worth visiting for some queries, and how much is kept of a tile of keys.
+  /// The keys worth visiting for some queries, and how much of a tile of keys is kept.
   Range visited(const QueryTile& queries) const { return visited_keys(tensors, mods, queries); }
   Coverage coverage(const QueryTile& queries, const Range& visited, const Range& keys) const {
     if (intersect(visited, keys).empty()) return Coverage::none;
@@ -50,25 +50,26 @@ struct PassContext : Pass<T> {
 
   /// Whether mods change the scores of a tile with this coverage.
   bool changes_scores(Coverage coverage) const { return coverage == Coverage::some || (mods && mods->has_scores()); }
-  /// Applies the mods to scores (keys, queries), in which keys are `stride` numbers apart.
+  /// Applies the mods to scores (keys, queries), in which keys are `stride` elements apart.
   void apply_mods(T* scores, Index stride, const QueryTile& queries, const Range& keys, Coverage coverage) const {
     mods->apply(kernels.vectors, scores, stride, tensors.pairs(queries, keys), coverage == Coverage::some);
   }
 
-  /// What dropout multiplies the weights that it keeps by. Loops set the others to 0 and multiply the output once.
+  /// The factor by which dropout multiplies the weights that it keeps. Loops set the others to 0 and multiply the
+  /// output once.
   T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
-  /// Sets the weights of pairs that dropout drops to 0. `width`: the columns of queries.
+  /// Zeroes the weights of pairs that dropout drops. `width`: number of query columns.
   void drop_weights(T* weights, WeightOrder order, Index width, const QueryTile& queries, const Range& keys) const {
     mods->drop_weights(kernels.vectors, weights, order, width, tensors.pairs(queries, keys));
   }
 
-  /// Sets maximum and sum of `count` queries to what they are before the first key, or after the earlier passes. The
-  /// columns from `count` to `width` repeat the last query.
+  /// Initialises maximum and sum of `count` queries to their values before the first key, or after the earlier passes.
+  /// The columns from `count` to `width` repeat the last query.
   void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
     const auto sink = SoftmaxState<T>::of(sink_score(queries.head));
-    const bool goes_on_from_lse = resumes && !problem().sigmoid_bias;
+    const bool resumes_from_lse = resumes && !problem().sigmoid_bias;
     for (Index i = 0; i < width; ++i) {
-      const SoftmaxState<T> state = goes_on_from_lse ? state_of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
+      const SoftmaxState<T> state = resumes_from_lse ? state_of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
       m.max[i] = state.max;
       m.sum[i] = state.sum;
       m.sum_rest[i] = 0;
@@ -80,25 +81,25 @@ struct PassContext : Pass<T> {
     return problem().sigmoid_bias ? SoftmaxState<T>{sink_score(0), 0} : SoftmaxState<T>{};
   }
 
-  /// A single query: rotated and multiplied by the scale.
+  /// Loads a single query, rotated and multiplied by the scale.
   void load_query(const QueryTile& query, T* to) const {
     const RowsToRead from = tensors.query(query);
     const Index dim = problem().head_dim;
     const T* numbers = to;
-    if (lies_in_a_row(from) && !tensors.rotation)
+    if (is_native_contiguous(from) && !tensors.rotation)
       numbers = reinterpret_cast<const T*>(from.data);
     else
       kernels.full_precision.pack_rows(from, 1, dim, to);
-    if (tensors.rotation) tensors.rotation->turn(to, query.rows.begin);
+    if (tensors.rotation) tensors.rotation->rotate(to, query.rows.begin);
     kernels.full_precision.multiply(to, numbers, dim, static_cast<T>(problem().scale));
   }
 
-  /// out / sum and the log-sum-exp of a query, row number r of memory for single ones; 0 where no key was kept.
+  /// Stores out / sum, or 0 if no key was kept, and the log-sum-exp of a single query, row `r` of `m`.
   void store_result(const QueryTile& query, Index r, const TileMemory<T>& m) const {
     T* const out = m.out + r * problem().v_dim;
     const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
     const RowsToWrite result = tensors.output(query);
-    if (lies_in_a_row(result)) {
+    if (is_native_contiguous(result)) {
       kernels.full_precision.multiply(reinterpret_cast<T*>(result.data), out, problem().v_dim, inverse);
     } else {
       kernels.full_precision.multiply(out, out, problem().v_dim, inverse);
@@ -114,7 +115,7 @@ struct PassContext : Pass<T> {
     for (Index i = 0; i < queries.rows.size(); ++i) {
       const SoftmaxState<T> state{max[i], sum[i]};
       T& to = tensors.lse_of(queries, i);
-      if (resumes && state == state_of(to)) continue;  // no key came to it: its bits stay
+      if (resumes && state == state_of(to)) continue;  // no key was added: keep its bits
       const T lse = to = state.lse();
       if (rests.wants(lse)) rests.set(&to, state.lse_rest());
     }
@@ -122,30 +123,29 @@ struct PassContext : Pass<T> {
 
  private:
   template <class Byte>
-  static bool lies_in_a_row(const DTypeRows<Byte>& rows) {
+  static bool is_native_contiguous(const DTypeRows<Byte>& rows) {
     return rows.dtype == DType::native && rows.column == 1;
   }
 
   SoftmaxState<T> state_of(const T& lse) const { return SoftmaxState<T>::of(lse, tensors.lse_rests.of(&lse)); }
 
-  /// What joins the denominator without a value: the sinks of a head, or what a sigmoid has there instead (see
-  /// detail/kernels/sigmoid_kernels.h). -inf: nothing.
+  /// The score that adds to the denominator without a value: the sink of a head, or its counterpart for a sigmoid (see
+  /// detail/kernels/sigmoid_kernels.h). -inf if there is none.
   T sink_score(Index head) const {
     if (problem().sigmoid_bias) return static_cast<T>(-*problem().sigmoid_bias);
     return mods ? static_cast<T>(mods->sink(head)) : -kInfinity;
   }
 };
 
-/// Whether the result of some queries must be computed again, in full precision, and so that dropped pairs are not even
-/// multiplied. `sums` (queries) are the sums of their weights; `out` is their output in one piece of `size` numbers;
-/// `dropped_any` says whether a pair may have been dropped inside a tile that was added.
+/// Whether the result of some queries must be computed again, in full precision and without multiplying dropped pairs.
+/// `sums` (queries) are the sums of their weights; `out` is their output, `size` contiguous elements; `dropped_any`
+/// says whether a pair may have been dropped inside a tile that was added.
 ///
 /// A dropped pair weighs 0, and 0 times a value is 0, unless the value is not finite. Such values are rare, so they are
 /// not looked for beforehand; the output shows afterwards whether there was one.
 ///
-/// Products and sums of large numbers may be infinite in bf16 where exact ones are not, because scores are not scaled
-/// yet there and weights may exceed 1. Where all scores of a query become -inf in this way, the query
-/// looks as if no key were kept.
+/// Products and sums of large values may be infinite in bf16 where exact ones are not, because scores are not scaled
+/// yet and weights may exceed 1. If all scores of a query become -inf in this way, it looks as if no key were kept.
 template <class T>
 bool must_compute_again(const ChosenKernels<T>& kernels, bool in_bf16, bool dropped_any, const T* sums, Index queries,
                         const T* out, Index size) {

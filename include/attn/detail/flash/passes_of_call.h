@@ -1,5 +1,5 @@
-// The passes of a call. Most calls have one. Where a mask groups tokens, there is one for near keys and some for the
-// groups; where it gathers keys, there are some over the gathered ones.
+// The passes of a call. Most calls have one. If a mask groups tokens, there is one for its `near` part, if it has one,
+// and one or more for the groups; if it gathers keys, the passes visit the gathered keys.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The tensors of `t` as those of a call of its own: of_queries() and of_keys() say which part of each that has.
+/// The tensors of a separate call on the parts of `t` that of_queries() and of_keys() select.
 template <class T, class OfQueries, class OfKeys>
 CallTensors<T> tensors_of(const CallTensors<T>& t, const Problem& problem, const OfQueries& of_queries,
                           const OfKeys& of_keys) {
@@ -31,12 +31,11 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const Problem& problem, const
   return part;
 }
 
-/// The tensors of some groups as those of a call of its own, in which each group is a batch element and its tokens are
-/// the rows.
+/// The tensors of some groups as a separate call, in which each group is a batch element and its tokens are the rows.
 template <class T>
 CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, const Problem& problem) {
   // Rows of one group are `step` rows apart, and the next group begins one row later. The stride of a single row is
-  // left alone, because the product could overflow.
+  // left unchanged, because the product could overflow.
   const auto view = [&]<class View>(const View& of, Index heads, Index first, Index rows, Index step) {
     if (of.data() == nullptr) return of;
     typename View::Shape shape = of.shape(), strides = of.strides();
@@ -54,7 +53,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, co
   return tensors_of(t, problem, of_queries, of_keys);
 }
 
-/// The tensors of gathered tokens as those of a call of its own, in which each text is a batch element.
+/// The tensors of gathered tokens as a separate call, in which each sequence is a batch element.
 template <class T>
 CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens, const Problem& problem) {
   const auto of_queries = [&]<class View>(const View& of) {
@@ -62,7 +61,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
     typename View::Shape shape = of.shape(), strides = of.strides();
     shape[0] = problem.batch, shape[1] = problem.heads;
     strides[0] = 0;
-    if (!tokens.q.exists()) shape[2] = problem.q_len, strides[0] = tokens.rows_of_text * of.stride(2);
+    if (!tokens.q.exists()) shape[2] = problem.q_len, strides[0] = tokens.rows_of_sequence * of.stride(2);
     strides[1] = of.stride(1) * tokens.head_step;
     return of.part(tokens.batch * of.stride(0) + tokens.first_head * of.stride(1), shape, strides);
   };
@@ -77,7 +76,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
   return gathered;
 }
 
-/// Calls visit(groups, problem) for all groups of a call. Neighbouring groups of equal sizes come together.
+/// Calls visit(groups, problem) for all groups of a call. Neighbouring groups of equal sizes are visited together.
 template <class Visit>
 void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& visit) {
   const auto rows_from = [](Index first, Index len, Index step) {
@@ -85,7 +84,7 @@ void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& 
   };
   Problem problem = call;
   problem.q_offsets = {};
-  // Begins with the keys of a group: sets their number and offset, and returns their first row.
+  // Sets the number and offset of a group's keys, and returns their first row.
   const auto begin_keys = [&](Index group) {
     const Index first = floor_mod(group - call.kv_offset, g.step);
     problem.kv_len = rows_from(first, call.kv_len, g.step);
@@ -108,8 +107,8 @@ void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& 
       const Index group = floor_mod(first_query + first, step), first_key = begin_keys(group);
       problem.q_offset = floor_div(first_query + first, step);
       problem.q_len = rows_from(first, call.q_len, step);
-      // Groups come together until the numbers within a group, of queries or of keys, begin anew, or until a group has
-      // one query or one key less.
+      // Groups are visited together until the positions of queries or keys within a group shift, or until a group has
+      // one query or one key fewer.
       const Index same_queries = call.q_len - (problem.q_len - 1) * step - first,
                   same_keys = problem.kv_len == 0 ? step : call.kv_len - (problem.kv_len - 1) * step - first_key;
       problem.batch = std::min({begun - first, step - group, step - first_key, same_queries, same_keys});
@@ -118,9 +117,10 @@ void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& 
   }
 }
 
-/// Whether grouping saves work: the groups must have clearly fewer tiles than neighbouring tokens have with a far pair
-/// in them. Short groups do not fill a tile, and where the step is long, many tiles of neighbours have no far pair.
-/// Each pass over the same rows rounds them once more, so the passes must not be many.
+/// Whether grouping saves work: the groups must have clearly fewer tiles than the ungrouped call has tiles with a far
+/// pair, one that GroupedMask::far keeps. Short groups do not fill a tile, and if the step is long, many tiles of the
+/// ungrouped call have no far pair. Each pass over the same rows rounds them once more, so there must not be many
+/// passes.
 inline bool grouping_pays(const Problem& call, const Grouping& g) {
   if (g.always) return true;
   constexpr Index kQueries = 48;  // of a float tile with AVX-512
@@ -133,14 +133,14 @@ inline bool grouping_pays(const Problem& call, const Grouping& g) {
   const double grouped = g.shared
                              ? static_cast<double>(g.shared->size()) * tiles(call.q_len, keys)
                              : static_cast<double>(std::min(g.step, call.q_len)) * tiles(call.q_len / g.step + 1, keys);
-  // A tile of neighbours has a far pair if one of `reach` neighbouring tokens is in one.
+  // An ungrouped tile has a far pair if any of `reach` neighbouring tokens is part of a far pair.
   const Index reach = kKeyTile + (g.shared ? g.shared->size() : kQueries);
   const double far =
       tiles(call.q_len, call.kv_len) * std::min(1.0, static_cast<double>(reach) / static_cast<double>(g.step));
   return 3 * grouped < 2 * far;
 }
 
-/// Whether the mask that groups tokens, the first that does, gathers keys.
+/// Whether the first mask that groups tokens gathers keys.
 template <class Mods>
 constexpr bool gathers_keys() {
   if constexpr (Mods::kIsGrouped)
@@ -149,7 +149,7 @@ constexpr bool gathers_keys() {
     return false;
 }
 
-/// Whether a pass over near keys comes before those over groups.
+/// Whether a pass with the `near` part of a GroupedMask comes before those over groups.
 template <class Mods>
 constexpr bool has_near_part() {
   if constexpr (Mods::kIsGrouped && !gathers_keys<Mods>())
@@ -158,25 +158,25 @@ constexpr bool has_near_part() {
     return false;
 }
 
-/// Where passes that resume leave their results for each other: the log-sum-exps and what rounding takes from them, and
-/// the output, where the caller's has 16 bits and each pass would round it. The memory is a part of the workspace, or
+/// The results that a resuming pass takes from the one before: the log-sum-exps and their parts lost to rounding, and
+/// the output, if the caller's has 16 bits and each pass would round it. The memory is part of the workspace, or
 /// allocated.
 template <class T>
 class PassResults {
  public:
   explicit PassResults(const CallTensors<T>& t) : tensors_(t) {}
 
-  /// The bytes that they take of a workspace, whole cache lines. workspace_bytes() has no output to look at, so this
-  /// asks the query instead: an output of 16 bits beside a query of more is allocated.
+  /// Bytes of workspace that the results take, in whole cache lines. workspace_bytes() has no output to inspect, so the
+  /// query's type decides instead: memory for a 16-bit output of a wider query is allocated separately.
   Index bytes() const { return 2 * lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0); }
 
-  /// The tensors that the passes work on. Takes bytes() off the front of `workspace`; the passes have the rest.
+  /// Returns the tensors for the passes. Takes bytes() off the front of `workspace`; the passes use the rest.
   CallTensors<T> begin(std::span<std::byte>& workspace, Index workspace_bytes) {
     CallTensors<T> passes = tensors_;
     if (workspace.data() != nullptr) {
       workspace = checked_workspace(workspace, workspace_bytes);
-      room_ = workspace.first(static_cast<std::size_t>(bytes()));
-      workspace = workspace.subspan(room_.size());
+      buffer_ = workspace.first(static_cast<std::size_t>(bytes()));
+      workspace = workspace.subspan(buffer_.size());
     }
     const Problem& p = tensors_.problem;
     passes.lse = lse_ = {take(own_lse_, lse_bytes()), {p.batch, p.heads, p.q_len}};
@@ -187,7 +187,7 @@ class PassResults {
     return passes;
   }
 
-  /// Loads the result that a call which accumulates goes on from.
+  /// Loads the result that a call with `accumulate` adds to.
   void load(const KernelFamily<T>& family) const {
     each_lse([&](T& theirs, T& own) {
       own = theirs;
@@ -217,7 +217,7 @@ class PassResults {
       for (Index h = 0; h < p.heads; ++h)
         for (Index i = 0; i < p.q_len; ++i) visit(tensors_.lse(b, h, i), lse_(b, h, i));
   }
-  /// Calls visit(rows of the caller's output, the same rows in the passes' own memory, their number and length).
+  /// Calls visit(rows of the caller's output, the same rows in the passes' own memory, row count, row length).
   template <class Visit>
   void each_head(const Visit& visit) const {
     if (!is_narrow(tensors_.out)) return;
@@ -237,12 +237,12 @@ class PassResults {
                   kAlignment);
   }
 
-  /// The next `bytes` of the workspace, or where it has none, `own`.
+  /// Returns the next `bytes` of the workspace, or memory allocated in `own` if none are left.
   T* take(Tensor<std::byte, 1>& own, Index bytes) {
     const auto size = static_cast<std::size_t>(bytes);
-    if (room_.size() >= size && room_.data()) {
-      T* const taken = reinterpret_cast<T*>(room_.data());
-      room_ = room_.subspan(size);
+    if (buffer_.size() >= size && buffer_.data()) {
+      T* const taken = reinterpret_cast<T*>(buffer_.data());
+      buffer_ = buffer_.subspan(size);
       return taken;
     }
     own = Tensor<std::byte, 1>::uninitialized({bytes});
@@ -250,26 +250,26 @@ class PassResults {
   }
 
   const CallTensors<T>& tensors_;
-  std::span<std::byte> room_;
+  std::span<std::byte> buffer_;
   Tensor<std::byte, 1> own_lse_, own_rests_, own_out_;
   TensorView<T, 3> lse_;
   KeptLseRests<T> rests_;
   DTypeView<T> out_;
 };
 
-/// Whether a pass goes on from what an earlier one leaves in out and lse.
+/// Whether a pass resumes from the out and lse of an earlier one.
 template <class Mods>
 requires(has_near_part<Mods>()) bool passes_resume(const Mods& mods, const Problem& problem) {
   return grouping_pays(problem, mods.grouped().grouping);
 }
 
-/// Calls visit(pass) for each pass over the rows of the output, in order. A pass that resumes adds to what stands in
-/// out and lse; the first one does so where the call `goes_on`.
+/// Calls visit(pass) for each pass over the rows of the output, in order. A pass that resumes adds to the contents of
+/// out and lse; the first one does so if `resumes`.
 template <class T, class Mods, class Visit>
-void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool goes_on, const Visit& visit) {
-  const auto pass = [&](const CallTensors<T>& part, const auto& own, bool resumes) {
+void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool resumes, const Visit& visit) {
+  const auto pass = [&](const CallTensors<T>& part, const auto& own, bool part_resumes) {
     const TileModsIfAny<T, std::remove_cvref_t<decltype(own)>> tile_mods(own);
-    visit(Pass<T>{part, tile_mods.get(), resumes, tensors});
+    visit(Pass<T>{part, tile_mods.get(), part_resumes, tensors});
   };
   if constexpr (Mods::kIsGrouped) {
     [[maybe_unused]] const auto& mask = mods.grouped();
@@ -278,22 +278,22 @@ void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool goes_on
         return mask.gathering->for_each(
             tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
               const auto others = mods.of(tokens.batch).without_grouped();
-              pass(tensors_of(tensors, tokens, problem), MappedMods(others, tokens, far), goes_on);
+              pass(tensors_of(tensors, tokens, problem), MappedMods(others, tokens, far), resumes);
             });
     } else if (grouping_pays(tensors.problem, mask.grouping)) {
       constexpr bool kHasNear = has_near_part<Mods>();
-      if constexpr (kHasNear) pass(tensors, mods.with_near_part(), goes_on);
+      if constexpr (kHasNear) pass(tensors, mods.with_near_part(), resumes);
       return for_each_token_groups(
           tensors.problem, mask.grouping, [&](const TokenGroups& groups, const Problem& problem) {
             const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, problem.keys()};
             if (kHasNear && mask.far.kv_range(all).empty()) return;
-            // The sinks stay among the others: a pass that resumes does not count them again.
+            // The sinks stay in `others`: a pass that resumes does not count them again.
             const auto others = mods.of(groups.batch).without_grouped();
-            pass(tensors_of(tensors, groups, problem), MappedMods(others, groups, mask.far), kHasNear || goes_on);
+            pass(tensors_of(tensors, groups, problem), MappedMods(others, groups, mask.far), kHasNear || resumes);
           });
     }
   }
-  pass(tensors, mods, goes_on);
+  pass(tensors, mods, resumes);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,4 +1,4 @@
-// Tiles of queries on their way over tiles of keys: attention to many queries at a time.
+// The loop over tiles of queries and tiles of keys: attention of many queries at a time.
 #pragma once
 
 #include <algorithm>
@@ -10,20 +10,20 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How the keys of a pass are cut into tiles, and how a tile comes to where kernels read it: kernels read it in the
-/// caller's memory if they can, otherwise it is packed.
+/// Splits the keys of a pass into tiles, and loads them: kernels read a tile in the caller's memory if they can,
+/// otherwise it is packed.
 template <class T>
 class PrefillTiles {
  public:
-  /// How many tiles of keys are packed at a time: a tile of queries meets them all before the next takes its place in
-  /// L1. With two the matrix unit is 5 % slower, and also with eight, which drive the weights out of L1.
+  /// Number of key tiles packed at a time: a tile of queries visits them all before the next takes its place in L1.
+  /// With two, the matrix unit is 5 % slower; likewise with eight, which evict the weights from L1.
   static constexpr Index kChunk = 4;
 
   /// A tile of keys and values.
   struct Tile {
     Range keys;
-    Index first;  ///< row in the memory of a chunk, where each tile has room for a multiple of what kernels read
-    bool loaded;  ///< whether the rows are known
+    Index first;  ///< row in the memory of a chunk, where tiles are padded to a multiple of what kernels read
+    bool loaded;  ///< whether `key` and `value` are set
     Rows<T> key, value;
   };
 
@@ -38,10 +38,9 @@ class PrefillTiles {
   bool packs() const { return packs_keys() || packs_values(); }
   Index chunk() const { return packs() ? kChunk : 1; }
 
-  /// Calls visit(keys) for each tile of a range. Where keys are packed, tiles begin at multiples of their length,
-  /// because results must not depend on how many tiles of queries a block has. Kernels for bf16
-  /// always get whole tiles: they add up 32 keys, or pairs of them, before they round, and scale masked tiles in a
-  /// separate step.
+  /// Calls visit(keys) for each tile of a range. If keys are packed, tiles begin at multiples of their length, because
+  /// results must not depend on how many tiles of queries a block has. bf16 kernels always get whole tiles: they sum 32
+  /// keys, or pairs of them, before they round, and scale masked tiles in a separate step.
   template <class Visit>
   void for_each(Range all, const Visit& visit) const {
     if (format_.keys > 1 && !all.empty())
@@ -52,30 +51,30 @@ class PrefillTiles {
     }
   }
 
-  /// Calls visit(tiles) for each chunk of a range, whose tiles are not loaded yet.
+  /// Calls visit(tiles) for each chunk of a range. The tiles are not loaded yet.
   template <class Visit>
   void for_each_chunk(const KernelFamily<T>& family, const Range& all, const Visit& visit) const {
     Array<Tile, kChunk> room;
     Index count = 0, rows = 0;
-    const auto visit_room = [&] {
+    const auto visit_chunk = [&] {
       visit(std::span(room, static_cast<std::size_t>(count)));
       count = rows = 0;
     };
     for_each(all, [&](const Range& keys) {
       room[count++] = {keys, rows, false, {}, {}};
       rows += padded(keys.size(), family.format.keys);
-      if (count == chunk()) visit_room();
+      if (count == chunk()) visit_chunk();
     });
-    if (count > 0) visit_room();
+    if (count > 0) visit_chunk();
   }
 
-  /// The keys of a tile that queries visiting `visited` work on.
+  /// The part of a tile's keys that is processed with queries that visit the keys `visited`.
   static Range shown(const KernelFamily<T>& family, const Range& keys, const Range& visited) {
     return family.format.keys > 1 ? keys : intersect(keys, visited);
   }
 
-  /// The tile cut down to `keys`. Keys that only another tile of queries visits must not affect this one, not even if
-  /// they are NaN.
+  /// The part `keys` of a tile. Keys that only another tile of queries visits must not affect this one, even if they
+  /// are NaN.
   static Tile part_of(const Tile& tile, const Range& keys) {
     Tile part = tile;
     part.keys = keys;
@@ -85,7 +84,7 @@ class PrefillTiles {
     return part;
   }
 
-  /// Brings a tile to where the kernels of `family` read it, for queries with the memory `m`.
+  /// Loads a tile for the kernels of `family`: in place, or packed into `m`, the memory of `queries`.
   void load(const KernelFamily<T>& family, const QueryTile& queries, const TileMemory<T>& m, Tile& tile) const {
     const Format& format = family.format;
     const Index batch = queries.batch, kv_head = problem_.kv_head(queries.head), count = tile.keys.size();
@@ -98,12 +97,12 @@ class PrefillTiles {
     tile.loaded = true;
   }
 
-  /// How a worker's memory is laid out for `tiles` tiles of up to `queries` queries.
+  /// The layout of a worker's memory for `tiles` tiles of up to `queries` queries.
   TileLayout<T> layout(const KernelFamily<T>& family, Index queries, Index tiles) const {
     const Format& format = family.format;
     const Index row = format.row(problem_.head_dim), value_row = format.row(problem_.v_dim);
-    const bool has_queries =
-        copies_queries(format, tensors_.q) || tensors_.rotation || tensors_.q_list.exists();  // in the place of keys
+    const bool has_queries = copies_queries(format, tensors_.q) || tensors_.rotation ||
+                             tensors_.q_list.exists();  // queries are copied to the memory of packed keys
     const bool packs_keys = packs(format, tensors_.k) || format.keys > 1 || has_queries;
     const Index whole = chunk() * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
     return TileLayout<T>({.queries = queries,
@@ -120,7 +119,7 @@ class PrefillTiles {
 
  private:
   static bool packs(const Format& format, const KvRows<T>& t) {
-    return !in_place(format, t) || t.cuts_tiles_of(kKeyTile);
+    return !in_place(format, t) || t.splits_tiles_of(kKeyTile);
   }
 
   const CallTensors<T>& tensors_;
@@ -129,7 +128,7 @@ class PrefillTiles {
   bool aligned_;  ///< whether tiles of keys begin at multiples of their length
 };
 
-/// The state of a tile of queries, and the kernels that work on it. Shapes are those of TileMemory.
+/// The state of a tile of queries, and the kernels that update it. Shapes are those of TileMemory.
 template <class T>
 class PrefillState {
  public:
@@ -167,7 +166,7 @@ class PrefillState {
   const TileMemory<T>& memory() const { return m_; }
 
   /// One step of the recurrence: adds a tile of keys. max and sum are updated now; `out` is updated now, or later, when
-  /// the weights of several tiles are multiplied together. `ahead` is fetched during that product.
+  /// the weights of several tiles are multiplied together. `ahead` is prefetched during that product.
   void add_keys(const KvTile& tile, Coverage coverage, bool by_selection, const PrefetchPlan& ahead) {
     const Index count = tile.keys.size(), v_dim = problem().v_dim;
     const bool modded = pass_->changes_scores(coverage);
@@ -186,7 +185,7 @@ class PrefillState {
     if (select) family_->find_dropped(m, width(), count);
     const bool moved = kernels_->softmax(m, count, tile.value, v_dim);
     if (kept_factor_ != T(1)) pass_->drop_weights(m.weights, order_of_weights(), width(), queries, tile.keys);
-    if (moved) multiply(ahead);  // the weights that wait are relative to the old maximum
+    if (moved) multiply(ahead);  // pending weights are relative to the old maximum
     if (moved && update_ == OutUpdate::add) update_ = OutUpdate::rescale_and_add;
     if (select) {
       family_->value_by_selection(m, width(), tile.value, count, v_dim, update_);
@@ -201,7 +200,7 @@ class PrefillState {
     if (!family_->format.defers_value_product || update_ == OutUpdate::rescale_and_add) multiply(ahead);
   }
 
-  /// Brings `out` up to date: multiplies the weights that wait with their values.
+  /// Updates `out`: multiplies the pending weights by their values.
   void multiply(const PrefetchPlan& ahead) {
     if (waiting_ == 0) return;
     TileMemory<T> m = m_;
@@ -224,7 +223,7 @@ class PrefillState {
                                       m_.out, problem().v_dim * width());
   }
 
-  /// Stores out / sum, 0 where no key was kept, and the log-sum-exps.
+  /// Stores out / sum, or 0 if no key was kept, and the log-sum-exps.
   void store_result() const {
     store_out(full_precision(), m_, width(), pass_->tensors, queries);
     pass_->store_lse(queries, m_.max, m_.sum);
@@ -235,7 +234,7 @@ class PrefillState {
   const KernelFamily<T>& full_precision() const { return pass_->kernels.full_precision; }
   Index width() const { return kernels_->queries; }
 
-  /// Where the weights of the keys from row `first` of a chunk on lie.
+  /// The weights of the keys from row `first` of a chunk on.
   T* weights_of(Index first) const {
     const Format& format = family_->format;
     return format.defers_value_product ? m_.weights + first * width() / format.per_number() : m_.weights;
@@ -254,15 +253,17 @@ class PrefillState {
                         width(), m_);
     RowsToRead rows = tensors.query(queries);
     T* packed = m_.packed_key;
-    // Rows that are turned, and then packed, fit in as well: a chunk has more keys than a tile has queries, by far.
+    // Rotated rows, followed by packed ones, also fit into the memory of packed keys: a chunk has far more keys than a
+    // tile has queries.
     if (tensors.rotation) {
-      rows = turned_rows(full_precision(), rows, count, dim, *tensors.rotation, queries.rows.begin, 1, packed);
+      rows = rotated_rows(full_precision(), rows, count, dim, *tensors.rotation, queries.rows.begin, 1, packed);
       packed += count * dim;
     }
     load_query(*family_, rows, count, dim, scale, width(), packed, m_);
   }
 
-  /// Loads what the earlier passes left; zeros stand in the rest of the memory, and where those passes kept no key.
+  /// Loads the result of the earlier passes, with zeros in the padding and for queries of which those passes kept no
+  /// key.
   void load_output() {
     const Index v_dim = problem().v_dim, rest = padded(v_dim, family_->format.out) - v_dim;
     load_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), v_dim);
@@ -289,18 +290,19 @@ class PrefillState {
   const KernelFamily<T>* family_;
   const KernelSet<T>* kernels_;
   TileMemory<T> m_;
-  OutUpdate update_;  ///< what becomes of `out` with the next product of weights and values
+  OutUpdate update_;  ///< how the next product of weights and values updates `out`
   bool dropped_any_;  ///< whether a pair may have been dropped inside a tile of keys that was added
-  T kept_factor_;     ///< what the output must still be multiplied by; see PassContext
-  Rows<T> value_;     ///< values whose weights wait to be multiplied
-  Index first_;       ///< the first of these, in the chunk
-  Index waiting_;     ///< how many values wait
-  Index added_;       ///< tiles of keys in the present stretch
-  bool has_totals_;   ///< whether there was a stretch before
+  T kept_factor_;     ///< factor that the output must still be multiplied by; see PassContext
+  Rows<T> value_;     ///< values whose weights are pending
+  Index first_;       ///< row of the first of these in the chunk
+  Index waiting_;     ///< number of these values
+  Index added_;       ///< tiles of keys in the current stretch
+  bool has_totals_;   ///< whether an earlier stretch has ended
 };
 
-/// What to fetch while `queries` meet `keys`: what is needed next and not in the cache yet. `visited` are all keys that
-/// these queries meet, `following` the queries that come next, and `tiles` is the number of tiles of queries in a head.
+/// Plans what to prefetch while `queries` visit `keys`: the rows that are needed next and are not in the cache yet.
+/// `visited` are all keys that these queries visit, `following` the queries that come next, and `tiles` is the number
+/// of query tiles per head.
 template <class T>
 PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryTile& queries,
                            const QueryTile& following, const Range& keys, const Range& visited) {
@@ -309,12 +311,12 @@ PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryT
   const Problem& problem = t.problem;
   constexpr Index kHalf = kKeyTile / 2;
   const auto block = [](const RowsToRead& rows, Index columns) {
-    const Index size = size_of_number<T>(rows.dtype);
+    const Index size = size_of_element<T>(rows.dtype);
     return Block{rows.data, rows.stride * size, columns * size};
   };
   const auto query = [&](Index row) { return block(t.query(following, row), problem.head_dim); };
-  // Keys that lie in two pages, or behind the last page, are not fetched. A block of rows to fetch must not be empty,
-  // so it is a query instead.
+  // Keys that span two pages, or follow the last page, are not prefetched. A PrefetchPlan has no empty blocks, so rows
+  // of queries are prefetched instead.
   const auto key = [&](const QueryTile& of, Index j) {
     return t.k.in_one_piece({j, j + kHalf}) ? block(t.key(of, j), problem.head_dim) : query(0);
   };
@@ -327,9 +329,9 @@ PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryT
   };
   if (!t.stay_in_cache(visited.size()) && keys.end < visited.end) return whole_tile(queries, keys.end);
   if (t.stay_in_cache(problem.kv_len)) {
-    // This head's keys came into the cache with its first tile of queries. The keys of the next head are shared out
-    // among all tiles of queries of this one: where sequences are short, memory needs longer for all of them than one
-    // tile takes.
+    // This head's keys were loaded into the cache by its first tile of queries. The prefetches of the next head's keys
+    // are distributed over all tiles of queries of this one: if sequences are short, loading them all takes longer than
+    // one tile.
     QueryTile neighbour = queries;
     if (++neighbour.head == problem.heads) neighbour = {std::min(queries.batch + 1, problem.batch - 1), 0, 0, {}};
     if (tiles == 1) return whole_tile(neighbour, keys.begin);
@@ -337,21 +339,21 @@ PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryT
     const Index j = keys.begin + turn * kHalf;
     if (turn < 2) return {{key(neighbour, j), value(neighbour, j), query(0), output(0)}};
   } else if (keys.begin == visited.begin && keys.end < visited.end) {
-    // The window moves on, backwards, by a tile of queries: the first keys that it reaches next are new.
+    // The next tile of queries comes before this one, so the first keys of its window are not in the cache yet.
     const Range next = pass.visited(following);
     if (next.begin < visited.begin) return whole_tile(following, next.begin);
   }
   return {{query(0), output(0), query(kHalf), output(kHalf)}};
 }
 
-/// Works on blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must be, and
-/// meet all tiles of the block.
+/// Processes blocks of query tiles. Keys and values are loaded in chunks of tiles, packed if necessary, and visited by
+/// all tiles of the block.
 template <class T>
 class PrefillLoop {
  public:
-  /// The most tiles of queries in a block. Sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their
-  /// state in the L2 cache, 0.4 to 0.8 MiB at head_dim 128. Where nothing is packed, each tile is a block of its own,
-  /// with its state in L1.
+  /// The most query tiles per block. Sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their
+  /// state, 0.4 to 0.8 MiB at head_dim 128, in the L2 cache. If nothing is packed, each tile is its own block, with its
+  /// state in L1.
   static constexpr Index kMostTiles = 16;
 
   PrefillLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles) : pass_(pass), tiles_(tiles), key_tiles_(pass) {}
@@ -360,7 +362,7 @@ class PrefillLoop {
   bool packs_keys() const { return key_tiles_.packs_keys(); }
   bool packs_values() const { return key_tiles_.packs_values(); }
 
-  /// The memory of a worker for blocks of up to `tiles` tiles.
+  /// Bytes of a worker's memory for blocks of up to `tiles` tiles.
   Index bytes(Index tiles) const {
     const ChosenKernels<T>& kernels = pass_.kernels;
     return std::max(layout(kernels.family, tiles).bytes(), layout(kernels.full_precision, 1).bytes());
@@ -372,13 +374,13 @@ class PrefillLoop {
     Array<PrefillState<T>, kMostTiles> room;
     const std::span tiles(room, static_cast<std::size_t>(blocks.size(block)));
     const TileLayout<T> layout = this->layout(family, blocks.most_tiles());
-    const InUse<T> in_use(family);
+    const KernelScope<T> in_use(family);
     for (Index i = 0; PrefillState<T> & tile : tiles) {
       tile = PrefillState<T>(pass_, family, blocks.at(block, i), layout.at(memory, i));
       ++i;
     }
     visit_keys(tiles, following, false);
-    // Computing a tile again overwrites the memory of all tiles, so the results of the sound ones are stored first.
+    // Computing a tile again overwrites the memory of all tiles, so the results of the valid ones are stored first.
     Array<bool, kMostTiles> again;
     for (Index i = 0; const PrefillState<T>& tile : tiles)
       if (!(again[i++] = tile.must_compute_again())) tile.store_result();
@@ -400,7 +402,8 @@ class PrefillLoop {
     return key_tiles_.layout(family, tiles_.most_queries(), tiles);
   }
 
-  /// Computes one tile of queries again, in full precision and by selection: dropped pairs are not even multiplied.
+  /// Computes one tile of queries again, in full precision and by selection: skips dropped pairs instead of multiplying
+  /// them by 0.
   void compute_again(const QueryTile& queries, const QueryTile& following, std::byte* memory) const {
     const KernelFamily<T>& family = pass_.kernels.full_precision;
     PrefillState<T> tile(pass_, family, queries, layout(family, 1).at(memory));
@@ -408,8 +411,8 @@ class PrefillLoop {
     tile.store_result();
   }
 
-  /// Takes tiles of queries, which have the same kernels, over all keys that they visit. A chunk of keys meets all of
-  /// them before the next chunk is loaded.
+  /// Runs tiles of queries, which share their kernels, over all keys that they visit. All of them visit a chunk of keys
+  /// before the next chunk is loaded.
   void visit_keys(std::span<PrefillState<T>> tiles, const QueryTile& following, bool by_selection) const {
     const KernelFamily<T>& family = tiles.front().family();
     key_tiles_.for_each_chunk(family, hull_of_visited(tiles), [&](std::span<KvTile> chunk) {

@@ -1,4 +1,4 @@
-// How queries are cut into tiles and blocks of tiles, and the memory that a tile works in.
+// Splits queries into tiles and blocks of tiles, and lays out the memory of a tile.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A tile of queries: the rows `rows` of a head, of which it is tile number `tile`.
+/// A tile of queries: tile number `tile` of a head, with its rows `rows`.
 struct QueryTile {
   Index batch;
   Index head;
@@ -23,12 +23,12 @@ struct QueryTile {
   Range rows;
 };
 
-/// How the queries of one head are cut into tiles: as few as possible, of nearly equal height, each but the last a
-/// whole number of vectors. Or into single queries.
+/// Splits the queries of one head into as few tiles as possible, of nearly equal width, each but the last a whole
+/// number of vectors wide; or into single queries.
 template <class T>
 class QueryTiles {
  public:
-  /// `most`: how many queries a tile may have; 0: as many as kernels can. A tile has at least one vector.
+  /// `most`: the most queries per tile; 0: as many as the kernels take. A tile has at least one vector.
   QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool single, Index most = 0)
       : widest_(kernels.widest), q_len_(q_len), lanes_(single ? 1 : kernels.by_vectors[0].queries), single_(single) {
     if (most > 0) widest_ = std::clamp<Index>(most / lanes_, 1, widest_);
@@ -49,8 +49,8 @@ class QueryTiles {
   bool single_;
 };
 
-/// The tiles of queries of a call in blocks. The tiles of a block are neighbours that share a key and value head, whose
-/// keys and values are read, and packed where they must be, once for the whole block.
+/// Groups the query tiles of a call into blocks. The tiles of a block are neighbours that share a key and value head;
+/// its keys and values are read, and packed if necessary, once for the whole block.
 template <class T>
 class QueryBlocks {
  public:
@@ -67,7 +67,7 @@ class QueryBlocks {
   Index most_tiles() const { return per_block_; }
   Index blocks_per_kv_head() const { return per_kv_head_; }
 
-  /// How many tiles a block has.
+  /// Number of tiles in a block.
   Index size(Index block) const { return range(block).size(); }
 
   /// Tile number `i` of a block. The last queries come first: under a causal mask they see the most keys, and the
@@ -94,26 +94,26 @@ class QueryBlocks {
   Index per_kv_head_;  ///< blocks
 };
 
-/// Whether so many keys may make more than one stretch.
+/// Whether this many keys may make more than one stretch.
 constexpr bool has_totals(Index keys) { return keys > kStretch * kKeyTile; }
 
-/// How many numbers T the parts of a tile's memory take.
+/// Sizes of the parts of a tile's memory, in elements T.
 struct TileSizes {
   Index queries;
-  Index query;  ///< for each query, as for `out`
+  Index query;  ///< per query, like `out`
   Index out;
-  Index packed_key = 0;    ///< for each row of a chunk; 0 where all are read in place
+  Index packed_key = 0;    ///< per row of a chunk; 0 if all are read in place
   Index packed_value = 0;  ///< likewise
   Index arranged = 0;      ///< likewise
-  Index weights = 0;       ///< likewise; 0 where they take the place of the scores
-  Index chunk = kKeyTile;  ///< rows that a chunk of keys has
-  Index keys = kKeyTile;   ///< that scores have room for
-  Index value_sums = 0;    ///< for each query: as for `out`, where values may be read in several runs
+  Index weights = 0;       ///< likewise; 0 if they overwrite the scores
+  Index chunk = kKeyTile;  ///< rows in a chunk of keys
+  Index keys = kKeyTile;   ///< keys that the scores have space for
+  Index value_sums = 0;    ///< per query, like `out`; 0 if values are not read in runs
   bool totals = false;     ///< whether there may be more than one stretch
 };
 
-/// How the memory of a worker that works on `tiles` tiles of queries in turn is laid out. Its size is linear in
-/// head_dim + v_dim and does not depend on the lengths.
+/// Lays out the memory of a worker that processes `tiles` tiles of queries in turn. Its size is linear in head_dim +
+/// v_dim and does not depend on the lengths.
 template <class T>
 class TileLayout {
  public:
@@ -142,7 +142,7 @@ class TileLayout {
     m.value_sums = arena.take(sizes_.value_sums * queries);
     m.tile_max = arena.take(queries);
     m.rescale = arena.take(queries);
-    Index own = 0;  // what each tile has for itself
+    Index own = 0;  // size of each tile's own part
     for (Index i = 0; i <= tile; ++i) {
       const Index begin = arena.taken();
       m.query = arena.take(sizes_.query * queries);
@@ -164,11 +164,11 @@ class TileLayout {
   Index tiles_;
 };
 
-/// The caller's memory from its first cache line on. @throws std::invalid_argument if it has fewer than `need` bytes,
-/// of which kAlignment - 1 may be lost in front.
+/// The caller's memory from its first aligned byte on. @throws std::invalid_argument if it has fewer than `need` bytes,
+/// of which alignment may cost kAlignment - 1.
 inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index need) {
   const Index have = static_cast<Index>(given.size());
-  require(have >= need, "the workspace has ", have, " bytes, the call needs ", need,
+  require(have >= need, "the workspace has ", have, " bytes, but the call needs ", need,
           " with this executor; see workspace_bytes()");
   const auto address = reinterpret_cast<std::uintptr_t>(given.data());
   return given.subspan((kAlignment - address % kAlignment) % kAlignment);
@@ -178,12 +178,12 @@ inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index 
 /// whole cache lines.
 class Workspace {
  public:
-  /// The bytes that a caller's memory of any alignment must have.
+  /// Bytes that the caller's memory must have, whatever its alignment.
   static Index needed(Index bytes, int workers, Index shared = 0) { return workers * bytes + shared + kAlignment - 1; }
 
   Workspace(Index bytes, int workers, std::span<std::byte> given = {}, Index shared = 0)
       : bytes_(bytes), workers_(workers) {
-    require(workers > 0, "the executor has ", workers, " workers; there must be at least one, the caller");
+    require(workers > 0, "the executor has ", workers, " workers, but needs at least one, the calling thread");
     if (given.data() == nullptr) {
       own_ = Tensor<std::byte, 1>::uninitialized({workers * bytes + shared});
       first_ = own_.data();

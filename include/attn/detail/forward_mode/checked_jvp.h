@@ -1,4 +1,4 @@
-// A call in forward mode, checked: what CheckedCall is to attention().
+// A checked call in forward mode: the counterpart of CheckedCall.
 #pragma once
 
 #include "attn/detail/flash/checked_call.h"
@@ -9,14 +9,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The direction in which a tensor moves, shaped as it.
+/// The direction of a tensor, which must have its shape.
 template <class T, class X>
 DTypeView<const T> checked_direction(const X& x, const DTypeView<const T>& of, const char* name, const char* of_name) {
   static_assert(std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
-                "attn: directions must hold the scalar type of the query, or floats of 32 and 16 bits");
+                "attn: directions must have the scalar type of the query (float and 16-bit floats may be mixed)");
   const DTypeView<const T> v = as_rank4(view(x));
-  require(v.shape() == of.shape(), name, " has shape ", v.shape(), ", it must have that of the ", of_name, ", ",
-          of.shape(), " as (batch, heads, len, dim)");
+  require(v.shape() == of.shape(), name, " has shape ", v.shape(), ", expected ", of.shape(),
+          " as (batch, heads, len, dim), the shape of ", of_name);
   return v;
 }
 

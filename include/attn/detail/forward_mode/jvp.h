@@ -13,7 +13,7 @@ void jvp(const JvpCall<T>& call, const Options& options) {
   const auto chosen = [&]() -> ChosenKernels<T> {
     if (!call.tensors.problem.sigmoid_bias) return choose_kernels<T>(options, Bf16Products::none);
     const VectorSet vectors = vectors_of(isa_of(options));
-    return {sigmoid_family<T>(vectors), sigmoid_family<T>(vectors), vectors, Amx::not_for_these};
+    return {sigmoid_family<T>(vectors), sigmoid_family<T>(vectors), vectors, Amx::unsupported};
   };
   const ChosenKernels<T> kernels = chosen();
   const JvpLoop<T> loop(call, kernels);

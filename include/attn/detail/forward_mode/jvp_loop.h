@@ -1,4 +1,4 @@
-// The loop of the forward mode: for some tiles of queries, all tiles of keys that they see.
+// The loop of forward mode: for some tiles of queries, all tiles of keys that they see.
 #pragma once
 
 #include "attn/detail/flash/pass.h"
@@ -19,16 +19,16 @@ struct JvpCall {
   const ScoreSlopes<T>* slopes;
 };
 
-/// The online softmax of attention() with two more sums beside the output, relative to the same maxima: with weights w
+/// The online softmax of attention() with two more sums besides the output, relative to the same maxima: with weights w
 /// and tangents t of the scores,
 ///
 ///     out      sum of w * value
 ///     tangent  sum of w * t * value + w * tangent_value
 ///     sum      sum of w * t
 ///
-/// after all keys, each divided by the sum of w, the tangent of the output is tangent - sum * out. The three lie behind
-/// each other like one output with more rows, so stretches and their totals serve all of them. With
-/// sigmoids t is w * (1 - w) times the tangent of the score, and `sum` stays 0.
+/// After all keys, when each is divided by the sum of w, the tangent of the output is tangent - sum * out. The three
+/// are contiguous, like one output with more rows, so stretches and their totals cover all of them. With sigmoids, w *
+/// (1 - w) replaces w in products with t, and `sum` stays 0.
 template <class T>
 class JvpLoop {
  public:
@@ -48,15 +48,15 @@ class JvpLoop {
            static_cast<double>(problem_.kv_len) * static_cast<double>(problem_.head_dim + problem_.v_dim);
   }
 
-  /// Four tiles of queries share keys, values and their directions, which are read, and packed if they must be, once
-  /// for the four. The state of four tiles still fits the L2 cache.
+  /// Four tiles of queries share keys, values and their directions, which are read, and packed if necessary, once for
+  /// the four. The state of four tiles still fits the L2 cache.
   QueryBlocks<T> blocks(int workers) const {
     constexpr Index kBlocksPerWorker = 4;
     const Index tiles = problem_.batch * problem_.heads * tiles_.count();
     return {problem_, tiles_, std::min(kMostTiles, tiles / (kBlocksPerWorker * workers))};
   }
 
-  /// The memory in which a worker computes blocks.
+  /// Bytes of a worker's memory.
   Index bytes(const QueryBlocks<T>& blocks) const { return layout(blocks).bytes(); }
 
   void run(const QueryBlocks<T>& blocks, Index block, std::byte* memory) const {
@@ -71,8 +71,7 @@ class JvpLoop {
     }
     visit_keys(states, false);
     for (State& s : states) {
-      // A dropped pair weighs 0, and 0 times a value is 0 unless the value is not finite. Then must_compute_again()
-      // says so.
+      // A dropped pair weighs 0, and 0 times a value is 0 unless the value is not finite; see must_compute_again().
       if (s.dropped_any && !is_finite(s)) {
         begin(s);
         visit_keys({&s, 1}, true);
@@ -84,14 +83,14 @@ class JvpLoop {
  private:
   static constexpr Index kMostTiles = 4;
 
-  /// A tile of queries on its way over the keys.
+  /// The state of a tile of queries.
   struct State {
     QueryTile queries;
     Range visited;  ///< keys
     TileMemory<T> m;
     Index width;       ///< columns of queries
-    Index added;       ///< tiles of keys in the present stretch
-    bool has_totals;   ///< whether there was a stretch before
+    Index added;       ///< tiles of keys in the current stretch
+    bool has_totals;   ///< whether an earlier stretch has ended
     bool dropped_any;  ///< whether a pair may have been dropped inside a tile of keys that was added
   };
 
@@ -106,8 +105,7 @@ class JvpLoop {
   T* tangent(const State& s) const { return s.m.out + columns_ * s.width; }
   T* sum(const State& s) const { return s.m.out + 2 * columns_ * s.width; }
 
-  /// Keys and their tangents are packed behind each other, and so are values and theirs. The room for weights holds
-  /// three tiles of scores.
+  /// Packed keys are followed by their tangents, and so are values. The memory of weights holds three tiles of scores.
   TileLayout<T> layout(const QueryBlocks<T>& blocks) const {
     const Index queries = tiles_.most_queries();
     return TileLayout<T>({.queries = queries,
@@ -139,7 +137,7 @@ class JvpLoop {
   }
 
   /// The recurrence over all keys. Tiles of keys begin at multiples of their length, so that results do not depend on
-  /// how queries are cut into blocks.
+  /// how queries are split into blocks.
   void visit_keys(std::span<State> states, bool by_selection) const {
     const Range all = hull_of_visited(states);
     for (Index j = all.begin / kKeyTile * kKeyTile; j < all.end; j += kKeyTile) {
@@ -185,7 +183,7 @@ class JvpLoop {
     };
     score(tangents, tangent_query(s), keys.key);
     score(others, s.m.query, keys.tangent_key);
-    score(weights, s.m.query, keys.key);  // last, for its maxima
+    score(weights, s.m.query, keys.key);  // last, because it sets the maxima
     const bool modded = pass_.changes_scores(coverage);
     if (modded) {
       apply_mods(s, keys.range, coverage, slopes);
@@ -221,7 +219,7 @@ class JvpLoop {
     if (slopes == nullptr) return pass_.apply_mods(s.m.scores, s.width, s.queries, keys, coverage);
     call_.slopes->apply(pass_.kernels.vectors, s.m.scores, slopes, s.width, call_.tensors.pairs(s.queries, keys),
                         coverage == Coverage::some);
-    // Columns without a query belong to no pair, and nothing else writes them.
+    // Padding columns belong to no pair, and nothing else writes them.
     const Index queries = s.queries.rows.size();
     for (Index j = 0; j < keys.size(); ++j) std::fill_n(slopes + j * s.width + queries, s.width - queries, T(0));
   }
@@ -237,7 +235,7 @@ class JvpLoop {
     return family_.all_finite({s.m.out, 0}, 1, size) && family_.all_finite({tangent(s), 0}, 1, size);
   }
 
-  /// The output and its tangent.
+  /// Stores the output and its tangent.
   void store(const State& s) const {
     T *const out = s.m.out, *const change = tangent(s), *const mean = sum(s);
     for (Index i = 0; i < s.width; ++i) mean[i] = s.m.sum[i] == T(0) ? T(0) : mean[i] / s.m.sum[i];
@@ -261,7 +259,7 @@ class JvpLoop {
   bool of_sigmoids_;
   void (*weigh_)(const TangentTile<T>&, Index queries, Index keys);
   QueryTiles<T> tiles_;
-  Index columns_;  ///< v_dim with what kernels write behind it
+  Index columns_;  ///< v_dim with the padding that kernels write
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,12 +1,12 @@
-// The score kernels of additive attention, one text for all instruction sets. Where attention() multiplies a query and
-// a key, these add them:
+// Score kernels of additive attention, one source for all instruction sets. Where attention() multiplies a query and a
+// key, these kernels add them:
 //
 //     scores (keys, queries) = sum over features of weight * tanh(query + key)
 //
-// A tanh is 13 operations and a division for each pair and feature, so that nothing here waits for memory: the tile
+// A tanh takes 13 operations and a division for each pair and feature, so these kernels are compute-bound: the tile
 // kernel reaches 0.97 (AVX-512), 0.90 (AVX2) and 0.86 (SSE2) of the rate at which tanh alone runs in the L1 cache.
-// Adding up the fractions of two or four features before one division was no faster on Zen 4, which divides while it
-// does other work.
+// Combining the fractions of two or four features before one division was no faster on Zen 4, which overlaps divisions
+// with other work.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct AdditiveTileKernels {
   static constexpr int kLanes = V::kLanes;
   static constexpr Index kQueries = kVectors * kLanes;
 
-  /// The scores of all pairs, and the maximum over the keys of each query.
+  /// Computes the scores of all pairs, and the maximum over keys for each query.
   static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index features) {
     Array<V, kVectors> highest;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) highest[v] = V::broadcast(-std::numeric_limits<T>::infinity());
@@ -54,13 +54,13 @@ struct AdditiveDecodeKernels {
   using Packing = PackingKernels<T, Bytes>;
   static constexpr int kLanes = V::kLanes;
 
-  /// The scores of all pairs. Nothing is fetched ahead: the processor has time enough to fetch keys by itself.
+  /// Computes the scores of all pairs. Nothing is prefetched: the hardware prefetcher has enough time to fetch keys.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index features,
                                 Prefetcher&) {
-    const Index size = size_of_number<T>(key.dtype), whole = features / kLanes * kLanes, rest = features - whole;
+    const Index size = size_of_element<T>(key.dtype), whole = features / kLanes * kLanes, rest = features - whole;
     for (Index r = 0; r < rows; ++r) {
       const T *const query = m.query + r * features, *const weight = m.score_weight + r * features;
-      // The last features have a vector of their own, in which missing features have the weight 0.
+      // The last features have a separate vector, in which missing features have weight 0.
       Array<T, kLanes> last_query = {}, last_weight = {}, last_key = {};
       std::copy_n(query + whole, rest, last_query);
       std::copy_n(weight + whole, rest, last_weight);
@@ -68,7 +68,7 @@ struct AdditiveDecodeKernels {
         Array<V, kLanes> sum = {};
         ATTN_NO_UNROLL
         for (int a = 0; a < kLanes; ++a) {
-          // Past the end the last key stands in; nobody reads its scores.
+          // Past the end, the last key is repeated; its scores are not used.
           const std::byte* const row = key.data + std::min<Index>(j + a, keys - 1) * key.stride * size;
           for (Index h = 0; h < whole; h += kLanes)
             add_terms(sum[a], query + h, Packing::load(key.dtype, row + h * size), weight + h);
@@ -87,17 +87,17 @@ struct AdditiveDecodeKernels {
   }
 };
 
-/// The kernels of kernel_family() with additive scores. They read TileMemory::score_weight.
+/// The kernels of kernel_family(), with additive scores. They read TileMemory::score_weight.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 KernelFamily<T> additive_family(VectorSet vectors) {
   KernelFamily<T> family = kernel_family<T>(vectors);
   with_vectors<T>(vectors, [&]<VectorSet kSet>() {
     constexpr int kBytes = kVectorBytes<kSet>;
-    static_assert(kMaxVectors == 3, "a kernel for each width of a tile");
+    static_assert(kMaxVectors == 3, "one kernel per tile width");
     family.by_vectors[0].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 1>::score>;
     family.by_vectors[1].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 2>::score>;
     family.by_vectors[2].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 3>::score>;
-    // This score reads keys of any type, and values of others than T are those of the family.
+    // This score kernel reads keys of any type; value kernels for types other than T are those of the family.
     constexpr auto kScore = compiled<kSet, AdditiveDecodeKernels<T, kBytes>::score>;
     family.decode.score = kScore;
     if constexpr (std::is_same_v<T, float>) {
@@ -118,10 +118,11 @@ struct AdditiveGradientKernels {
   static constexpr int kLanes = V::kLanes;
 
   /// With t = tanh(query + key) for each pair and feature, the gradient of the weight is the sum of grad * t, and that
-  /// of query and key is weight * the sum of grad * (1 - t²). A pair without gradient adds nothing, whatever its key
-  /// is.
+  /// of query and key is weight * the sum of grad * (1 - t²). A pair with a gradient of 0 adds nothing, whatever its
+  /// key is.
   ///
-  /// Lanes run over queries. Sums for keys are formed over the lanes, as many keys at a time as make a vector of sums.
+  /// Lanes run over queries. Sums for keys are formed over the lanes, for as many keys at a time as fill a vector of
+  /// sums.
   static ATTN_INLINE void add_gradients(const ScoreGradientTile<T>& t, Index queries, Index keys, Index features) {
     for (Index j = 0; j < keys; j += kLanes) {
       const int here = static_cast<int>(std::min<Index>(kLanes, keys - j));

@@ -1,6 +1,6 @@
-// The kernels that only the backward pass has, one text for all instruction sets.
+// The kernels that only the backward pass needs, one source for all instruction sets.
 //
-// A tile of queries meets a tile of keys in five products. Three of them are kernels of the forward pass:
+// A tile of queries and a tile of keys need five products. Three of them use kernels of the forward pass:
 //
 //     scores        (keys, queries)   = key · query           TileKernels::score
 //     grad_weights  (keys, queries)   = value · grad_out      TileKernels::score
@@ -9,7 +9,7 @@
 //     grad_key      (keys, head_dim)  += grad_scores · query   add_rows, here
 //
 // In the last two, lanes run over features and the weights are broadcast, four keys at a time. They need queries and
-// grad_out as rows, where the first two need them as columns, so both forms are kept.
+// grad_out as rows, while the first two need them as columns, so both forms are stored.
 #pragma once
 
 #include "attn/detail/kernels/kernel_table.h"
@@ -21,11 +21,11 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 struct BackwardTile {
   T* scores;          ///< (keys, queries), overwritten with the weights
-  T* grad_scores;     ///< (keys, queries): first the gradients of the weights
-  const T* slopes;    ///< (keys, queries), of the score mods; null: there are none
+  T* grad_scores;     ///< (keys, queries): gradients of the weights, overwritten with those of the scores
+  const T* slopes;    ///< (keys, queries), of the score mods; null if none
   const T* lse;       ///< of each query
-  const T* lse_rest;  ///< of each query: what rounding took from lse
-  /// Of each query: the sum of grad_out * out, less the gradient of lse (Dao et al. 2022, appendix B.2).
+  const T* lse_rest;  ///< of each query: the part of lse lost to rounding
+  /// Of each query: the sum of grad_out * out, minus the gradient of lse (Dao et al. 2022, appendix B.2).
   const T* delta;
 };
 
@@ -34,14 +34,14 @@ struct BackwardKernels {
   using V = Vec<T, Bytes>;
   static constexpr int kLanes = V::kLanes;
 
-  /// How many keys, and vectors of features, add_rows forms the sums of in registers: 16 sums and 8, beside four or two
-  /// vectors that each step loads.
+  /// Keys and vectors of features whose sums add_rows keeps in registers: 16 or 8 sums, beside the four or two vectors
+  /// that each step loads.
   static constexpr int kKeys = 4;
   static constexpr int kMaxColumns = kRegisters >= 32 ? 4 : 2;
 
-  /// Scores become weights, and gradients of weights become gradients of scores: for the softmax P of scores X, dX = P
-  /// * (dP - delta) (Dao et al. 2022, appendix B.2), times the slope of the score mods. The gradient of a dropped pair
-  /// is 0, whatever its value is.
+  /// Turns scores into weights, and gradients of weights into gradients of scores: for the softmax P of scores X, dX =
+  /// P * (dP - delta) (Dao et al. 2022, appendix B.2), times the slope of the score mods. The gradient of a dropped
+  /// pair is 0, whatever its value is.
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {
@@ -57,10 +57,10 @@ struct BackwardKernels {
     }
   }
 
-  /// Packs `count` rows of `dim` numbers, times a factor, as panels: the first kPanel columns of all rows behind each
-  /// other, then the next kPanel. The last panel is only as wide as it must be, in whole vectors, and padded with
-  /// zeros. A product over rows then reads memory in one line, where rows of 512 bytes would compete for a few sets of
-  /// the cache.
+  /// Packs `count` rows of `dim` elements, times a factor, as panels: the first kPanel columns of all rows back to
+  /// back, then the next kPanel. The last panel is only as wide as needed, in whole vectors, and padded with zeros. A
+  /// product over rows then reads memory sequentially, while rows of 512 bytes would compete for a few sets of the
+  /// cache.
   static ATTN_INLINE void pack_panels(Rows<T> rows, Index count, Index dim, T factor, T* to) {
     for (Index c = 0; c < dim; c += kPanel) {
       const Index width = std::min(kPanel, dim - c), padded_width = padded(width, kLanes);
@@ -76,7 +76,7 @@ struct BackwardKernels {
     }
   }
 
-  /// to += from, both of `count` numbers, a multiple of the lanes.
+  /// to += from, both of `count` elements, a multiple of the lanes.
   static ATTN_INLINE void add(T* to, const T* from, Index count) {
     for (Index i = 0; i < count; i += kLanes) (V::load(to + i) + V::load(from + i)).store(to + i);
   }
@@ -122,7 +122,7 @@ struct BackwardKernels {
   static ATTN_INLINE void add_panel(const T* weights, Index stride, Index keys, const T* panel, Index count,
                                     Index to_stride, T* to) {
     for (Index j = 0; j < keys; j += kKeys) {
-      // Past the end the last key stands in; its sums are not stored.
+      // Past the end, the last key is repeated; its sums are not stored.
       Array<const T*, kKeys> weight;
       weight[0] = weights + j * stride;
       ATTN_UNROLL for (int a = 1; a < kKeys; ++a) weight[a] = weight[a - 1] + (j + a < keys ? stride : 0);
@@ -154,18 +154,18 @@ struct BackwardKernels {
 /// The backward kernels of one set of vectors, or of the matrix unit, as pointers; see KernelSet.
 template <class T>
 struct BackwardKernelSet {
-  Index columns;  ///< sums of rows are padded to a multiple of so many
+  Index columns;  ///< sums of rows are padded to a multiple of this
   void (*softmax)(const BackwardTile<T>&, Index queries, Index keys);
   void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
   void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);
   void (*add)(T* to, const T* from, Index count);
   void (*add_rows)(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row, T* to);
 
-  // What only the matrix unit does; the defaults do nothing.
-  /// Gradients of scores in the order in which the value product reads weights; in `to` if that is another order.
+  // Only the matrix unit sets these; the defaults do nothing.
+  /// Returns gradients of scores in the order in which the value product reads weights, in `to` if that order differs.
   T* (*arrange_weights)(T* weights, Index queries, Index keys, T* to) = leave_weights;
-  /// After the last add_rows(): puts sums (rows, row) in the order of their columns and multiplies them by a factor,
-  /// which is 1 where factors were applied before the products.
+  /// Restores the column order of sums (rows, row) after the last add_rows(), and multiplies them by a factor, which is
+  /// 1 if factors were applied before the products.
   void (*finish_rows)(T* sums, Index rows, Index row, T factor) = leave_rows;
 
   static T* leave_weights(T* weights, Index, Index, T*) { return weights; }
@@ -186,7 +186,8 @@ BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
   });
 }
 
-/// add_rows() next to numbers that are not finite: a dropped pair is not even multiplied, because 0 * NaN is NaN.
+/// add_rows() for rows with elements that are not finite: skips dropped pairs instead of multiplying them by 0, because
+/// 0 * NaN is NaN.
 template <class T>
 void add_rows_by_selection(const T* weights, const bool* dropped, Index stride, Index keys, Rows<T> rows, T factor,
                            Index count, Index dim, Index row, T* to) {

@@ -1,4 +1,4 @@
-// Kernels for rows that lie side by side, as in a column-major matrix: number c of all rows, then number c + 1.
+// Kernels for column-major rows: element c of all rows is contiguous, followed by element c + 1.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Queries that lie side by side are in the order of a tile already, and so is their output. Keys and values are
-/// transposed. Nothing outside the rows is read or written: at the end, vectors overlap or are half as long.
+/// Column-major queries already have the order of a tile, and so does their output. Keys and values are transposed.
+/// Nothing outside the rows is read or written: at the end, vectors overlap or are half as long.
 template <class T, int Bytes>
 struct ColumnKernels {
   using V = Vec<T, Bytes>;
@@ -18,8 +18,8 @@ struct ColumnKernels {
   static constexpr Index kLanes = V::kLanes;
   static constexpr bool kHasHalves = V::kIsVector && Bytes > 16;
 
-  /// to (dim, queries) = factor * rows, whose columns lie `column` apart. Queries beyond the last row repeat it. A
-  /// factor of 1 leaves all bits alone.
+  /// to (dim, queries) = factor * rows, whose columns are `column` apart. Queries beyond the last row repeat it. A
+  /// factor of 1 preserves all bits.
   static ATTN_INLINE void copy_columns(T* to, Index queries, const T* from, Index column, Index rows, Index dim,
                                        T factor) {
     for (Index q = 0; q < queries; q += kLanes) {
@@ -37,7 +37,7 @@ struct ColumnKernels {
     }
   }
 
-  /// Stores rows = out / sum, or 0 where nothing was kept.
+  /// Stores rows = out / sum, or 0 if no key was kept.
   static ATTN_INLINE void store_columns(const TileMemory<T>& m, Index queries, T* to, Index column, Index rows,
                                         Index v_dim) {
     if (rows >= kLanes) {
@@ -52,7 +52,7 @@ struct ColumnKernels {
     }
   }
 
-  /// Packs rows that lie side by side behind each other. @returns how many rows are packed; fewer than four are left.
+  /// Packs column-major rows back to back. @returns the number of packed rows; fewer than four remain.
   static ATTN_INLINE Index pack_columns(const T* from, Index column, Index rows, Index columns, T* to) {
     using Least = ColumnKernels<T, 16>;
     Index r = 0;
@@ -78,7 +78,7 @@ struct ColumnKernels {
     ATTN_UNROLL for (int i = 0; i < kLanes; ++i, to += row) square[i].store(to);
   }
 
-  /// copy_columns() of fewer rows than a vector has lanes.
+  /// copy_columns() for fewer rows than a vector has lanes.
   static ATTN_INLINE void copy_few(T* to, Index queries, const T* from, Index column, Index rows, Index dim, T factor) {
     if constexpr (kHasHalves) {
       if (rows < Halves::kLanes) return Halves::copy_few(to, queries, from, column, rows, dim, factor);

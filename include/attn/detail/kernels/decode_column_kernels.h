@@ -1,4 +1,4 @@
-// The kernels for single queries over keys and values that lie side by side, as those of a column-major matrix do.
+// Kernels for single queries over column-major keys and values.
 #pragma once
 
 #include <algorithm>
@@ -9,18 +9,18 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Keys that fill a vector of any instruction set. Fewer are copied row by row.
+/// Number of keys that fill a vector of any instruction set. Fewer keys are copied row by row.
 constexpr Index kFewestKeys = 16;
 
-/// What DecodeKernels does, with the directions of the two products exchanged: lanes run along keys in both, so that
-/// scores add up column by column, and values are dot products of a column and the weights. Rows are copied nowhere.
-/// TileMemory is as there. There must be kFewestKeys.
+/// DecodeKernels for column-major rows. Lanes run along keys in both products: scores are accumulated column by column,
+/// and outputs are dot products of the weights and a column of values. No rows are copied. TileMemory is laid out as
+/// for DecodeKernels. There must be at least kFewestKeys keys.
 template <class T, int Bytes, int kRegisters>
 struct DecodeColumnKernels {
   using V = Vec<T, Bytes>;
   static constexpr int kLanes = V::kLanes;
-  static_assert(kLanes <= kFewestKeys, "the last keys, which fill no vector, are taken with some before them");
-  static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of keys: 4 x 4 sums, of 32 registers
+  static_assert(kLanes <= kFewestKeys, "the last vector overlaps earlier keys, so kFewestKeys must fill one");
+  static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of keys at a time: 4 x 4 sums in 32 registers
 
   /// scores = query * keys.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim) {
@@ -45,9 +45,10 @@ struct DecodeColumnKernels {
   }
 
  private:
-  static constexpr int kTogether = kLanes >= 4 ? 4 : 1;  // rows, where there is more than one
+  static constexpr int kTogether = kLanes >= 4 ? 4 : 1;  // rows at a time, if there are several
 
-  /// Where keys fill no vector, the last one reaches back.
+  /// Computes the scores of `count` rows from `first` on. If the keys do not fill the last vector, it overlaps the one
+  /// before.
   template <int kRows>
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index first, Index count, const T* key, Index column,
                                      Index keys, Index head_dim) {
@@ -58,7 +59,7 @@ struct DecodeColumnKernels {
       score_keys<kRows, 1>(m, first, count, key, column, std::min(j, keys - kLanes), head_dim);
   }
 
-  /// The scores of some vectors of keys from `j` on.
+  /// Computes the scores of kVectors vectors of keys from `j` on.
   template <int kRows, int kVectors>
   static ATTN_INLINE void score_keys(const TileMemory<T>& m, Index first, Index count, const T* key, Index column,
                                      Index j, Index head_dim) {
@@ -81,7 +82,7 @@ struct DecodeColumnKernels {
     }
   }
 
-  /// Sums of each row and kLanes / kRows columns from `c` on. Past the end the last column stands in.
+  /// Computes kLanes / kRows columns of each row from `c` on. Past the end, the last column is repeated.
   template <int kRows>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const T* value, Index column,
                                       Index keys, Index c, Index v_dim) {
@@ -94,7 +95,7 @@ struct DecodeColumnKernels {
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
     }
-    Array<V, kLanes> sum = {};  // of row r and column i at r * kColumns + i
+    Array<V, kLanes> sum = {};  // row r and column i at r * kColumns + i
     Index j = 0;
     for (; j + kLanes <= keys; j += kLanes) {
       Array<V, kRows> w;
@@ -105,8 +106,8 @@ struct DecodeColumnKernels {
       }
     }
     if (j < keys) {
-      // The last keys fill no vector. What lies behind them is not the caller's to be read, so the vector reaches back,
-      // with zeros for the values that have been added.
+      // The last keys do not fill a vector. The memory after them may not be readable, so the vector begins earlier,
+      // and values that were already added are replaced by 0.
       Array<T, kLanes> numbers;
       ATTN_UNROLL for (int i = 0; i < kLanes; ++i) numbers[i] = i < kLanes - (keys - j) ? T(0) : T(1);
       Array<V, kRows> w;

@@ -1,4 +1,4 @@
-// The kernels for single queries (decoding): 1 to 16 queries, as rows, that share the keys of a head.
+// Kernels for single queries (decoding): 1 to 16 queries, as rows, that share the keys of a head.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How many queries are multiplied at a time: each vector of keys or values that is loaded serves four products.
+/// Queries multiplied at a time: each loaded vector of keys or values is used in four products.
 constexpr int kQueriesAtATime = 4;
 
 /// The two products of single queries.
@@ -21,41 +21,42 @@ struct DecodeProducts {
   void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
 };
 
-/// Lanes run along head_dim in the score product, along keys in the softmax, along v_dim in the value product. Keys and
-/// values are read once, in place, in the order of memory: that is what the speed of decoding depends on. Both products
-/// are one loop for R rows, compiled for a query that shares its keys with no other and for four: 1 row has one
-/// multiplication for each vector that is loaded and so needs sums of several keys to hide the latency of an FMA, 4
-/// rows have four.
+/// Lanes run along head_dim in the score product, along keys in the softmax, and along v_dim in the value product. Keys
+/// and values are read once, in place and in memory order, which the speed of decoding depends on. Each product is one
+/// loop for R rows, compiled for R = 1 (a query that shares its keys with no other) and R = 4. One row has one
+/// multiplication per loaded vector, so it needs sums of several keys to hide the latency of an FMA; four rows have
+/// four.
 ///
-/// kStored: the numbers that keys and values hold. TileMemory holds rows here: query (rows, head_dim), scores
-/// (rows, m.row), out (rows, v_dim).
+/// kStored is the element type of keys and values. Here, TileMemory holds rows: query (rows, head_dim), scores (rows,
+/// m.row), out (rows, v_dim).
 ///
-/// Tried, and not worth the compile time, a third more for a call: loops unrolled over all vectors of a query, and
-/// copies of both loops without prefetches, for keys that are near. Together they took 0.9 of the time for single
-/// queries over 64 to 1000 near keys of 32 or 64 floats on Zen 3 with AVX2, and about as long for the others.
+/// Tried, but not worth a third more compile time per call: loops unrolled over all vectors of a query, and copies of
+/// both loops without prefetches for cached keys. With both, single queries over 64 to 1000 cached keys of 32 or 64
+/// floats took 0.9 times as long on Zen 3 with AVX2; otherwise there was little difference.
 template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
 struct DecodeKernels {
   using V = Vec<T, Bytes>;
   using Packing = PackingKernels<T, Bytes>;
   using Columns = DecodeColumnKernels<T, Bytes, kRegisters>;
   static constexpr int kLanes = V::kLanes;
-  static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
+  static_assert(kKeyTile % kLanes == 0, "scores are stored in whole vectors");
 
-  /// Whether a single query reads far rows as fast as memory gives them without prefetches: wide vectors need few
-  /// instructions. On Zen 5 rows of 64, 128, 256, 512 and 1024 floats came at 0.94, 0.95, 0.91, 0.86 and 0.76 of the
-  /// speed of reading, with prefetches at 0.83, 0.95, 0.71, 0.57 and 0.51. With vectors of 32 bytes 80 floats took 1.1
-  /// times as long without them on Zen 3, with those of 16 bytes all rows 1.4 to 1.8 times.
-  static constexpr bool kKeepsUp = Bytes == 64 && kStored == DType::native;
+  /// Whether a single query reads rows at the speed of memory without prefetches, because wide vectors need few
+  /// instructions. On Zen 5, rows of 64, 128, 256, 512 and 1024 floats were read at 0.94, 0.95, 0.91, 0.86 and 0.76 of
+  /// the read bandwidth without prefetches, and at 0.83, 0.95, 0.71, 0.57 and 0.51 with them. On Zen 3 without
+  /// prefetches, rows of 80 floats took 1.1 times as long with 32-byte vectors, and all rows took 1.4 to 1.8 times as
+  /// long with 16-byte vectors.
+  static constexpr bool kNeedsNoPrefetch = Bytes == 64 && kStored == DType::native;
 
-  /// scores = query * keys. Fetches keys meanwhile.
+  /// scores = query * keys. Prefetches keys meanwhile.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
                                 Prefetcher& fetching) {
     if constexpr (kReadsColumns)
-      if (lie_side_by_side(key, head_dim)) return Columns::score(m, rows, key, keys, head_dim);
+      if (is_column_major(key, head_dim)) return Columns::score(m, rows, key, keys, head_dim);
     if (!fetching.is_empty())
       fetching.spread(fetching.score_lines(), groups(rows) * keys * (head_dim / kLanes * kLanes) * kSize);
-    // Fewer keys than a single query takes at a time go to the loop for four, whose groups are smaller. All four are
-    // then this one.
+    // If there are fewer keys than a single query takes at a time, the loop for four rows, whose groups are smaller,
+    // runs with four copies of the query.
     if (rows == 1 && keys >= kGroupOf<1>) return score_rows<1>(m, 1, 0, {0, keys}, key, head_dim, fetching);
     const Index piece = rows > kQueriesAtATime ? keys_in_l1(head_dim) : keys;
     for (Index j = 0; j < keys; j += piece)
@@ -63,11 +64,11 @@ struct DecodeKernels {
         score_rows<kQueriesAtATime>(m, rows, r, {j, std::min(j + piece, keys)}, key, head_dim, fetching);
   }
 
-  /// One step of the online softmax of a row: scores become weights, max, sum and rescale are brought up to date.
+  /// One step of the online softmax of a row: turns scores into weights and updates max, sum and rescale.
   static ATTN_INLINE void softmax(const TileMemory<T>& m, Index row, Index keys, Prefetcher& fetching) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
     T* const scores = m.scores + row * m.row;
-    // The last vector may reach past the keys; what lies there must weigh nothing.
+    // The last vector may reach past the keys, where weights must be 0.
     for (Index j = keys; j % kLanes != 0; ++j) scores[j] = -kInfinity;
     V top = V::broadcast(-kInfinity);
     for (Index j = 0; j < keys; j += kLanes) top = max(top, V::load(scores + j));
@@ -94,17 +95,17 @@ struct DecodeKernels {
     add_exactly(m.sum[row], m.sum_rest[row], sum.total());
   }
 
-  /// out = rescale * out + weights * values. Fetches what is left to be fetched meanwhile.
+  /// out = rescale * out + weights * values. Prefetches the remaining lines meanwhile.
   static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
                                 Prefetcher& fetching) {
     if constexpr (kReadsColumns)
-      if (lie_side_by_side(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
+      if (is_column_major(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
     if (!fetching.is_empty()) {
-      const Index step = rows == 1 ? kLanes : kRowVectors * kLanes;  // the columns of the loops that fetch
+      const Index step = rows == 1 ? kLanes : kRowVectors * kLanes;  // columns per step of the loops that prefetch
       fetching.spread(fetching.lines_left(), groups(rows) * keys * (v_dim / step * step) * kSize);
     }
-    // Sums over the keys so far are in `sums`, (rows, v_dim), and those over all join the output. So the bits of
-    // several rows do not depend on where a piece ends.
+    // `sums` (rows, v_dim) holds the sums over the keys so far; the final sums are added to the output. So the result
+    // for several rows is the same, bit for bit, wherever a piece ends.
     constexpr Index kMostSums = 4096;
     Array<T, kMostSums> sums;
     const bool is_whole = m.run.is_whole();
@@ -127,33 +128,33 @@ struct DecodeKernels {
 
  private:
   static constexpr bool kReadsColumns = V::kIsVector && kStored == DType::native;
-  /// Vectors of columns of four rows: with 32 registers 4 rows of 4 sums.
+  /// Vectors of columns at a time for four rows: 4 rows of 4 sums with 32 registers.
   static constexpr int kRowVectors = kRegisters / 8;
-  /// The bytes of a number. A constant: asked for each vector that is loaded, values of 64 floats took 1.5 times as
-  /// long with AVX2.
+  /// Bytes of an element. It is a constant, because values of 64 floats took 1.5 times as long with AVX2 when the size
+  /// was looked up for each loaded vector.
   static constexpr Index kSize = kStored == DType::native ? static_cast<Index>(sizeof(T))
                                  : kStored == DType::i8   ? 1
                                                           : 2;
 
-  /// Whether the rows are those of a column-major matrix. DecodeTiles hands on no others with gaps between numbers.
-  static ATTN_INLINE bool lie_side_by_side(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
+  /// Whether the rows belong to a column-major matrix. DecodeTiles passes no other rows with gaps between elements.
+  static ATTN_INLINE bool is_column_major(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
 
   static ATTN_INLINE Index groups(Index rows) { return ceil_div(rows, kQueriesAtATime); }
 
-  /// How many keys, or values, are multiplied by all queries before the next ones: what the first four queries have
-  /// read is still in L1 for the others, beside what is fetched, and so are the first columns of values for the pass
-  /// over the next ones. With eight queries for each key, M = 8192, D = 128, float from memory, products of four
-  /// queries after the other with all keys of a tile took 1.3 times as long, in L2 as long.
+  /// Number of keys, or values, that are multiplied by all queries before the next ones. The rows that the first four
+  /// queries read are then still in L1 for the others, beside the prefetched lines, and so are the rows of values for
+  /// the pass over the next columns. With eight queries per key, kv_len 8192, head_dim 128 and floats read from memory,
+  /// multiplying all keys of a tile by four queries at a time took 1.3 times as long; in L2 it made no difference.
   static ATTN_INLINE Index keys_in_l1(Index dim) {
     constexpr Index kBytes = 16 * 1024, kStep = 8;
     return std::max(kBytes / std::max<Index>(dim * kSize, 1) / kStep * kStep, kStep);
   }
 
-  /// How many numbers of a row fill no whole vector.
+  /// Number of elements at the end of a row that do not fill a vector.
   static ATTN_INLINE Index rest_of(Index dim) { return dim % kLanes; }
 
-  /// The last numbers of a row of `dim`, as the last lanes of a vector. A shorter row is copied, because what is before
-  /// it may not be the caller's to read.
+  /// Loads the end of a row of `dim` elements into the last lanes of a vector. A row shorter than a vector is copied,
+  /// because the memory before it may not be readable.
   static ATTN_INLINE V load_end(const std::byte* row, Index dim) {
     if (kLanes == 1 || dim >= kLanes) return Packing::template load<kStored>(row + (dim - kLanes) * kSize);
     Array<std::byte, kLanes* kSize> numbers = {};
@@ -167,26 +168,26 @@ struct DecodeKernels {
     return V::load(numbers);
   }
 
-  /// Called once for each of R rows, which together read kBytes. With `fetches`, asks for the lines that are due by
-  /// then. No more than two lines are asked for together: with four, 128 floats a key came from 256 MiB at 0.9 of the
-  /// speed.
+  /// Called once for each of R rows, which together read kBytes. If `fetches`, prefetches the lines that are due, at
+  /// most two at once: with four, keys of 128 floats were read from 256 MiB at 0.9 times the speed.
   template <int R, Index kBytes>
   static ATTN_INLINE void fetch(bool fetches, int row, Prefetcher& fetching) {
     constexpr int kTimes = kBytes > 2 * kCacheLine ? 2 : 1;
     if (row % (R / kTimes) == 0 && fetches) fetching.template step<kBytes / kTimes>();
   }
 
-  /// Keys at a time of R rows: so many that the sums fill vectors and hide the latency of an FMA.
+  /// Keys at a time for R rows: enough for the sums to fill vectors and to hide the latency of an FMA.
   template <int R>
   static constexpr int kGroupOf = std::max(kLanes, kRegisters / 2) / R;
 
-  /// Scores of R of the rows from `first` on, or of as many as there are. Where keys fill no group, the last group
-  /// reaches back; of fewer keys than a group has, each is a group of its own, which reads it again and again.
+  /// Computes the scores of R rows from `first` on, or of the remaining rows if fewer. If the keys do not fill the last
+  /// group, it overlaps the one before. If there are fewer keys than a group has, each key is read repeatedly to fill
+  /// its own group.
   template <int R>
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index rows, Index first, const Range& keys,
                                      const RowsToRead& key, Index head_dim, Prefetcher& fetching) {
     constexpr int kKeys = kGroupOf<R>, kSums = R * kKeys;
-    // A single query keeps this many of its vectors in registers while keys go by.
+    // A single query keeps this many of its vectors in registers while it iterates over keys.
     constexpr int kChunk = R == 1 ? 4 : 1;
     const Index count = std::min<Index>(R, rows - first), rest = rest_of(head_dim);
     const bool few = R > 1 && keys.size() < kKeys, fetches = !fetching.is_empty();
@@ -196,7 +197,7 @@ struct DecodeKernels {
     for (Index next = keys.begin; next < keys.end; next += few ? 1 : kKeys) {
       const Index j = few ? next : std::min(next, keys.end - kKeys);
       const std::byte* const at = key.data + j * stride;
-      Array<V, kSums> sum = {};  // of row r and key k at r * kKeys + k
+      Array<V, kSums> sum = {};  // row r and key k at r * kKeys + k
       const auto add = [&]<int kVectors>(Index d) __attribute__((always_inline)) {
         const std::byte* row = at + d * kSize;
         if constexpr (R == 1) {
@@ -225,7 +226,7 @@ struct DecodeKernels {
       Index d = 0;
       if constexpr (kChunk > 1)
         ATTN_NO_UNROLL for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
-      // Two at a time: a loop over each took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in L1.
+      // Two at a time: one at a time took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in L1.
       ATTN_UNROLL_TWICE for (; d + kLanes <= head_dim; d += kLanes) add.template operator()<1>(d);
       if (rest > 0) add_ends<R, kKeys>(sum, query, at, step, head_dim);
       T* const scores = m.scores + first * m.row + j;
@@ -242,16 +243,16 @@ struct DecodeKernels {
   }
 
   static ATTN_INLINE V load(const std::byte* from) { return Packing::template load<kStored>(from); }
-  /// For several products. With -march=native on Zen 5 g++ 12 read keys and queries again for each of them, and four
-  /// queries took 2.2 times as long.
+  /// Loads a vector into a register for several products. Otherwise, g++ 12 with -march=native on Zen 5 loaded keys and
+  /// queries again for each product, and four queries took 2.2 times as long.
   static ATTN_INLINE V load_once(const std::byte* from) {
     V x = load(from);
     x.keep_in_register();
     return x;
   }
 
-  /// The products of the last numbers of rows that are no whole vectors. Those that were multiplied before are 0 in
-  /// both factors, as one of them may not be finite.
+  /// Adds the products of the elements at the end of rows that do not fill a vector. Elements that were multiplied
+  /// before are set to 0 in both factors, because either may not be finite.
   template <int R, int kKeys>
   static ATTN_INLINE void add_ends(V* sum, const T* const* query, const std::byte* at, Index step, Index head_dim) {
     Array<T, kLanes> numbers;
@@ -266,14 +267,14 @@ struct DecodeKernels {
     }
   }
 
-  /// Some of the keys that a call is given, and the sums over those before them.
+  /// Some of the keys of a call, and the sums over the keys before them.
   struct Part {
     Index begin, end;
     ValueRun run;
     T* sums;
   };
 
-  /// R of the rows from `first` on, or as many as there are, with all columns.
+  /// Multiplies the weights of R rows from `first` on, or of the remaining rows if fewer, by all columns of values.
   template <int R>
   static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index rows, Index first, const Part& part,
                                      const RowsToRead& value, Index v_dim, Prefetcher& fetching) {
@@ -292,13 +293,14 @@ struct DecodeKernels {
     for (; c < v_dim; c += kLanes) value_columns<R, 1>(m, rows, first, part, value, c, v_dim, fetching);
   }
 
-  /// kVectors vectors of columns, from `c` on. A single vector may be the last of a row, which need not be full.
+  /// The same for kVectors vectors of columns from `c` on. A single vector may be the last of a row, which need not be
+  /// full.
   ///
-  /// Of a single query some keys have sums of their own: eight vectors of columns hide the latency of an FMA by
-  /// themselves, fewer need three keys. With two, 8 heads of 128 values of 64 floats took 1.25 times as long from L2
-  /// with AVX-512, and of 256 values of 32 floats 1.2 times with AVX2, if the values of a head followed its keys and so
-  /// those of two heads lay apart; why is not known, but the addresses of each load then go on by a power of two. Four
-  /// keys were no better, and one took 1.1 times as long where values are in L1.
+  /// For a single query, several keys have separate sums: eight vectors of columns alone hide the latency of an FMA,
+  /// fewer need three keys. With two keys, 8 heads of 128 values of 64 floats took 1.25 times as long from L2 with
+  /// AVX-512, and 256 values of 32 floats 1.2 times as long with AVX2, if each head's values followed its keys, so that
+  /// the values of two heads were not contiguous. The cause is not known, but each load's addresses then advance by a
+  /// power of two. Four keys were no better, and one key took 1.1 times as long with values in L1.
   template <int R, int kVectors>
   static ATTN_INLINE void value_columns(const TileMemory<T>& m, Index rows, Index first, const Part& part,
                                         const RowsToRead& value, Index c, Index v_dim, Prefetcher& fetching) {
@@ -356,7 +358,7 @@ struct DecodeKernels {
     }
   }
 
-  /// A vector of columns, or the `rest` that there are as its last lanes, as load_end() has them.
+  /// Loads a vector of columns or, if `rest` is not 0, the last `rest` columns into its last lanes, like load_end().
   static ATTN_INLINE V load_columns(const T* from, Index rest) {
     return rest > 0 ? load_end(from, rest) : V::load(from);
   }

@@ -1,14 +1,14 @@
-// The kernels for single queries over keys and values of 8 bits that multiply integers (AVX512-VNNI, AVX-VNNI): an
-// instruction forms 64 or 32 products of 8 bits and sums them up by fours in 32 bits, exactly.
+// Kernels for single queries over 8-bit keys and values that multiply integers (AVX512-VNNI, AVX-VNNI): an instruction
+// forms 64 or 32 8-bit products and sums them in groups of four, exactly, in 32 bits.
 //
-// A query and the weights of a tile become integers of 24 bits in units of a power of two, three digits of 8 bits: that
-// is what a float keeps of the largest of them. So 64 products take three instructions, of floats they take four and,
-// for every four queries, eight that convert. Two digits would do for what a cache of 8 bits is good for, but not for
-// the promise that results are those of the numbers in the cache to float accuracy: errors of scores and of weights
-// would be 2^-17 of the largest.
+// A query and the weights of a tile become 24-bit integers, three 8-bit digits, in units of a power of two, which keeps
+// the precision of a float for the largest of them. So 64 products take three instructions; in float they take four
+// and, for every four queries, eight conversions. Two digits would match the accuracy of an 8-bit cache, but would
+// break the promise that results have float accuracy for the values in the cache: errors of scores and weights would be
+// 2^-17 of the largest.
 //
-// Single queries over keys of bf16 have no such kernels: AVX512-BF16 forms twice as many products an instruction, but a
-// query of float is three numbers of bf16, which makes it slower than to widen keys once for four queries.
+// Single queries over bf16 keys have no such kernels: AVX512-BF16 forms twice as many products per instruction, but a
+// float query needs three bf16 values per element, which makes it slower than widening keys once for four queries.
 #pragma once
 
 #include <algorithm>
@@ -31,24 +31,25 @@ struct VnniKernels : private VnniVectors<Bytes> {
       Vectors::join_digits, Vectors::sort_digits, Vectors::transpose_parts;
   static constexpr Index kColumns = Bytes;
 
-  /// A header, then the digits of four numbers in 16 bytes: the four lowest ones, the middle ones, the highest ones.
+  /// Precedes the digits of a query. Each 16-byte block holds the digits of four elements: the four lowest, the middle
+  /// ones, then the highest.
   struct QueryHeader {
     float unit;
-    std::int32_t minus_sums[3];  ///< -128 times the sum of the digits, of the lowest first
+    std::int32_t minus_sums[3];  ///< -128 times the sums of the digits, lowest digits first
   };
   static constexpr Index kHeader = sizeof(QueryHeader) / sizeof(float);
 
   static ATTN_INLINE bool arrange_query(const float* query, Index head_dim, float* to) {
     Bits top = {};
     for (Index d = 0; d < head_dim; d += kLanes) Vectors::max_bits(top, (Bits)V::load(query + d).raw & 0x7fffffffu);
-    // The largest integer whose digits are at least -128 and at most 127 is 2^23 / 1.0039.
+    // The largest integer with digits from -128 to 127 is 2^23 / 1.0039.
     const Scale scale = Scale::of(Vectors::largest(top) * 1.004f, 22);
     Array<Ints, 3> sums = {};
     std::byte* const digits = reinterpret_cast<std::byte*>(to + kHeader);
     for (Index d = 0; d < head_dim; d += kLanes) {
       Ints number;
       Vectors::round(number, V::load(query + d) * scale.factor);
-      // A digit from 0 to 255 becomes that less 128, which is what has been added in its place.
+      // Makes digits signed: the addition of 128 to each digit carries into higher digits, the subtraction does not.
       number = (number + 0x808080) ^ 0x808080;
       ATTN_UNROLL for (int i = 0; i < 3; ++i) sums[i] += (number << (24 - 8 * i)) >> 24;
       sort_digits(number);
@@ -100,17 +101,17 @@ struct VnniKernels : private VnniVectors<Bytes> {
   static constexpr Index kWeightBytes = 4 * kKeyTile;
   static constexpr bool kMany = kRegisters >= 32;
 
-  /// Vectors of keys whose scores are summed up together. For several queries as many as there are registers for, so
-  /// that a digit is loaded once for all of them. A query by itself takes 16 keys: with more, far ones came at 0.95 of
-  /// the speed.
+  /// Vectors of keys whose scores are accumulated together. Several queries use as many as registers allow, so that a
+  /// digit is loaded once for all of them. A single query takes 16 keys: with more, keys were read from memory at 0.95
+  /// times the speed.
   template <int kRows>
   static constexpr int kKeyVectors = kRows == 1 ? 16 / kLanes
                                      : kMany    ? 2
                                                 : 1;
-  static constexpr Index kMostColumns = 128;        ///< of keys, which are brought into order at a time: up to 4 KiB
-  static constexpr int kValueRows = kMany ? 4 : 2;  ///< six sums for each
+  static constexpr Index kMostColumns = 128;        ///< columns of keys reordered at a time: up to 4 KiB
+  static constexpr int kValueRows = kMany ? 4 : 2;  ///< each needs six sums
 
-  /// Scores of `count` rows from `first` on.
+  /// Computes the scores of `count` rows from `first` on.
   template <int kRows>
   static ATTN_INLINE void score_rows(const TileMemory<float>& m, Index first, Index count, const RowsToRead& key,
                                      Index keys, Index head_dim, Prefetcher& fetching) {
@@ -133,7 +134,8 @@ struct VnniKernels : private VnniVectors<Bytes> {
       }
       for (Index d = 0; d < head_dim; d += kMostColumns) {
         const Index columns = std::min(kMostColumns, head_dim - d);
-        // To order the next keys between these products gained nothing: on Zen 5 a store costs as much as two of them.
+        // Reordering the next keys between these products gained nothing: on Zen 5 a store costs as much as two
+        // products.
         Vectors::template order_keys<kVectors>(ordered, key, j, keys, d, columns);
         for (Index c = 0; c < columns; c += 4) {
           fetching.template step<kVectors * Bytes>();
@@ -157,7 +159,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
     }
   }
 
-  /// The weights of a tile, with zeros behind them: the digits of four keys in 16 bytes, as those of a query.
+  /// Converts the weights of a tile to digits, padded with zeros: the digits of four keys in 16 bytes, as in a query.
   static ATTN_INLINE bool arrange_weights(const float* weights, Index keys, std::byte* digits, float& unit) {
     Array<V, kKeyTile / kLanes> x;
     const Index vectors = ceil_div(keys, kLanes);
@@ -191,7 +193,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) weights[r] =
         digits + (first + std::min<Index>(r, count - 1)) * kWeightBytes;
     for (Index c = 0; c < v_dim; c += kColumns) {
-      Array<Array<V, 4>, kRows> out;  // part i of vector v has columns 16 i + 4 v and the three behind
+      Array<Array<V, 4>, kRows> out;  // part i of vector v has columns 16 i + 4 v to 16 i + 4 v + 3
       add_columns<0, kRows>(out, weights, value, keys, c, fetching);
       add_columns<1, kRows>(out, weights, value, keys, c, fetching);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) if (r < count)
@@ -199,14 +201,14 @@ struct VnniKernels : private VnniVectors<Bytes> {
     }
   }
 
-  /// Half of kColumns: of each 16 the lower eight, or the upper.
+  /// Computes half of kColumns: the lower or the upper eight of every 16.
   template <int kHalf, int kRows>
   static ATTN_INLINE void add_columns(Array<V, 4>* out, const Array<const std::byte*, kRows>& weights,
                                       const RowsToRead& value, Index keys, Index c, Prefetcher& fetching) {
     Array<Ints, 6 * kRows> sum;
     ATTN_UNROLL for (int i = 0; i < 6 * kRows; ++i) sum[i] = Ints{};
     const std::byte* const column = value.data + c;
-    // With registers for that, the next numbers are brought into order before the ones at hand are multiplied.
+    // If there are registers for it, the next values are reordered before the current ones are multiplied.
     Ints low, high, next_low, next_high;
     if constexpr (kMany) Vectors::template zip_values<kHalf>(low, high, column, value.stride, 0, keys);
     for (Index j = 0; j < keys; j += 4) {
@@ -231,9 +233,9 @@ struct VnniKernels : private VnniVectors<Bytes> {
     }
   }
 
-  /// Part i of x[v] has columns 16 i + 4 v and the three behind.
+  /// Part i of x[v] has columns 16 i + 4 v to 16 i + 4 v + 3.
   static ATTN_INLINE void add_out(const Array<V, 4>& x, float unit, float rescale, float* out) {
-    constexpr int kTransposed = 4 / kParts;  // so many at a time become vectors of kLanes neighbours
+    constexpr int kTransposed = 4 / kParts;  // number of transposes of kParts vectors
     ATTN_UNROLL for (int t = 0; t < kTransposed; ++t) {
       Array<typename V::Raw, kParts> sum;
       ATTN_UNROLL for (int i = 0; i < kParts; ++i) sum[i] = x[t * kParts + i].raw;
@@ -247,7 +249,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
 };
 #endif
 
-/// Those for numbers of 8 bits and a set of vectors, or null where there are none.
+/// The 8-bit kernels for a set of vectors, or null if it has none.
 inline const DotKernels<float>* dot_kernels([[maybe_unused]] VectorSet vectors) {
 #if ATTN_X86
   return with_vectors<float>(vectors, []<VectorSet kSet>() -> const DotKernels<float>* {

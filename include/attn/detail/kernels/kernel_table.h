@@ -13,7 +13,8 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// The kernels of one instruction set for tiles of one width, as pointers: the prefill loop is compiled once and runs
-/// with any of them. A call through a pointer costs nothing beside a tile, which is tens of thousands of operations.
+/// with any of them. The cost of a call through a pointer is negligible beside a tile, which takes tens of thousands of
+/// operations.
 template <class T>
 struct KernelSet {
   Index queries;  ///< in a tile
@@ -28,8 +29,8 @@ struct DecodeKernelSet {
   decltype(DecodeProducts<T>::score) score;
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
   decltype(DecodeProducts<T>::value) value;
-  bool keeps_up;  ///< whether one query needs no prefetches; see DecodeKernels
-  /// Products over f16, bf16 and i8. Null: nobody asks for them, or `score` and `value` are those over bf16.
+  bool needs_no_prefetch;  ///< whether one query needs no prefetches; see DecodeKernels
+  /// Products over f16, bf16 and i8. Null if unused, or if `score` and `value` are those over bf16.
   const DecodeProducts<T>* others = nullptr;
 
   auto score_of(DType keys) const { return reads(keys) ? score : of(keys).score; }
@@ -40,40 +41,41 @@ struct DecodeKernelSet {
   const DecodeProducts<T>& of(DType dtype) const { return others[static_cast<int>(dtype) - 1]; }
 };
 
-/// Kernels for caches of 8 bits, in the place of the score and value products of a DecodeKernelSet. Their scales have a
-/// function here, in vectors of the same width: vectors of 16 bytes took 1.02 of the time of a call. Programs without
-/// such a cache do not compile them: the cache says which they are.
+/// Kernels for 8-bit caches, in place of the score and value products of a DecodeKernelSet. They apply the caches'
+/// scales with vectors of the same width: with 16-byte vectors a call took 1.02 times as long. The cache selects these
+/// kernels, so programs without such a cache do not compile them.
 template <class T>
 struct DotKernels {
   Index columns;       ///< head_dim and v_dim must be multiples of it
-  Index query_header;  ///< numbers of a T that arrange_query() needs besides head_dim
-  /// A query as integers. False if it has numbers that are not finite, or a largest one beyond 2^100 or 2^-100.
+  Index query_header;  ///< elements of type T that arrange_query() needs besides head_dim
+  /// Converts a query to integers. Returns false if it has elements that are not finite, or if the largest magnitude is
+  /// neither 0 nor in 2^-100 .. 2^100.
   bool (*arrange_query)(const T* query, Index head_dim, T* to);
-  /// Queries are read as arrange_query() leaves them, in TileMemory::arranged.
+  /// Reads queries from TileMemory::arranged, as arrange_query() stores them.
   void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
-  /// False, and nothing is done, if weights are no such integers, for the same reasons.
+  /// Returns false and does nothing if weights cannot be converted to integers, for the same reasons.
   bool (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
   void (*multiply)(T* numbers, const float* scales, Index count);  ///< numbers *= scales
 };
 
-/// How the kernels of a family want the numbers of queries, keys and values.
+/// The format in which the kernels of a family expect queries, keys and values.
 struct Format {
-  DType dtype;                ///< native, or bf16: then two of them lie in the room of a float
-  Index columns;              ///< rows are padded with zeros to a multiple of so many
-  Index out;                  ///< room for v_dim is padded to a multiple of so many
-  Index keys;                 ///< rows of keys that are read at a time; more than 1: tiles of keys are always whole
+  DType dtype;                ///< native, or bf16, two of which take the space of a float
+  Index columns;              ///< rows are padded with zeros to a multiple of this
+  Index out;                  ///< space for v_dim is padded to a multiple of this
+  Index keys;                 ///< rows of keys read at a time; if more than 1, tiles of keys are always whole
   bool scales_queries;        ///< whether the scale multiplies the queries, not the scores
-  bool arranges_values;       ///< whether values are wanted in another order than rows
+  bool arranges_values;       ///< whether values are needed in an order other than rows
   bool defers_value_product;  ///< whether weights of several tiles of keys wait for one value product
-  bool fetches;               ///< whether value products fetch what a PrefetchPlan says
+  bool fetches;               ///< whether value products prefetch as a PrefetchPlan says
 
   Index per_number() const { return dtype == DType::native ? 1 : 2; }
-  /// How many numbers T a row of `dim` columns takes.
+  /// Number of elements T that a row of `dim` columns takes.
   Index row(Index dim) const { return padded(dim, columns) / per_number(); }
 };
 
 /// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, up to `widest`; `decode`
-/// for single queries; and what they share.
+/// for single queries; and the kernels that these share.
 template <class T>
 struct KernelFamily {
   Format format;
@@ -82,25 +84,26 @@ struct KernelFamily {
   KernelSet<T> by_vectors[kMaxVectors];
   void (*load_columns)(T* to, Index queries, Rows<T>, Index rows, Index dim, T factor);
   void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
-  /// For rows that lie side by side, whose columns are `column` apart.
+  /// For column-major rows, whose columns are `column` apart.
   void (*copy_columns)(T* to, Index queries, const T* from, Index column, Index rows, Index dim, T factor);
   void (*store_columns)(const TileMemory<T>&, Index queries, T* to, Index column, Index rows, Index v_dim);
   void (*pack_rows)(const RowsToRead&, Index rows, Index columns, T* to);
   void (*unpack_rows)(const T* from, Index rows, Index columns, const RowsToWrite&);
   void (*multiply)(T* to, const T* from, Index count, T factor);
-  void (*find_max)(const TileMemory<T>&, Index queries, Index keys);  ///< tile_max again, after mods changed the scores
+  void (*find_max)(const TileMemory<T>&, Index queries,
+                   Index keys);  ///< recomputes tile_max after mods changed the scores
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
   void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim, OutUpdate);
   void (*end_stretch)(const TileMemory<T>&, Index queries, Index v_dim, OutLayout, bool is_first);
   void (*finish)(const TileMemory<T>&, Index queries, Index v_dim, bool has_totals);
 
-  // What only kernels for bf16 do; the defaults do nothing.
+  // Only kernels for bf16 set these; the defaults do nothing.
   void (*begin)() = nothing;  ///< before a thread's first kernel on the matrix unit
   void (*end)() = nothing;    ///< after its last one
-  /// Turns scores into those that mods know: multiplied by m.scale, which becomes 1.
+  /// Turns scores into those that mods see: multiplies them by m.scale, which becomes 1.
   void (*scale_scores)(TileMemory<T>& m, Index keys) = leave_scores;
-  /// Values in the order in which the value product reads them; in `to` if that is another order.
+  /// Returns values in the order in which the value product reads them, in `to` if that order differs.
   Rows<T> (*arrange_values)(Rows<T>, Index keys, Index v_dim, T* to) = leave_values;
 
   static void nothing() {}
@@ -110,7 +113,7 @@ struct KernelFamily {
   const KernelSet<T>& set_for(Index rows) const { return by_vectors[ceil_div(rows, by_vectors[0].queries) - 1]; }
 };
 
-/// What the gradients of a tile's scores are turned into.
+/// The gradients of a tile's scores, and the gradients computed from them.
 template <class T>
 struct ScoreGradientTile {
   const T* grad_scores;  ///< (keys, queries), 0 where a pair is dropped
@@ -118,31 +121,31 @@ struct ScoreGradientTile {
   Rows<T> key;           ///< (keys, head_dim)
   const T* weight;       ///< (head_dim): see OtherScore
   T* grad_query;         ///< (head_dim, queries), added to
-  T* grad_weight;        ///< (head_dim, queries), added to: what each query adds to the gradient of the weights
+  T* grad_weight;        ///< (head_dim, queries), added to: each query's part of the gradient of the weights
   T* grad_key;           ///< (keys, key_row), added to
   Index key_row;         ///< head_dim in whole vectors
 };
 
-/// A score that is no product of query and key.
+/// A score other than the product of query and key.
 template <class T>
 struct OtherScore {
   using AddGradients = void (*)(const ScoreGradientTile<T>&, Index queries, Index keys, Index head_dim);
 
   KernelFamily<T> family;      ///< whose kernels compute the score
-  const T* weight;             ///< of the first head, (head_dim): what kernels find in TileMemory::score_weight
+  const T* weight;             ///< of the first head, (head_dim); kernels read it from TileMemory::score_weight
   Index stride;                ///< to the weights of the next head; 0: heads share them
   AddGradients add_gradients;  ///< null in forward passes
 
   const T* of(Index head) const { return weight + head * stride; }
 };
 
-/// The use of a family's kernels by the calling thread, from begin() to end().
+/// Scope in which the calling thread uses a family's kernels; calls begin() and end().
 template <class T>
-class InUse {
+class KernelScope {
  public:
-  explicit InUse(const KernelFamily<T>& family) : end_(family.end) { family.begin(); }
-  InUse(const InUse&) = delete;
-  ~InUse() { end_(); }
+  explicit KernelScope(const KernelFamily<T>& family) : end_(family.end) { family.begin(); }
+  KernelScope(const KernelScope&) = delete;
+  ~KernelScope() { end_(); }
 
  private:
   void (*end_)();
@@ -174,7 +177,7 @@ struct FamilyOf {
                  .fetches = true},
       .widest = kMaxVectors,
       .decode = {compiled<kSet, Decode::score>, compiled<kSet, Decode::softmax>, compiled<kSet, Decode::value>,
-                 Decode::kKeepsUp},
+                 Decode::kNeedsNoPrefetch},
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
       .load_columns = compiled<kSet, Packing::load_columns>,
       .store_out = compiled<kSet, Packing::store_out>,
@@ -191,7 +194,7 @@ struct FamilyOf {
       .finish = compiled<kSet, Total::finish>};
 };
 
-/// FamilyOf, for keys and values of any type: beside queries of float they may hold numbers of 16 or 8 bits.
+/// FamilyOf for keys and values of any type: with float queries they may hold 16-bit floats or 8-bit integers.
 template <class T, VectorSet kSet>
 struct AnyFamilyOf : FamilyOf<T, kSet> {};
 template <VectorSet kSet>
@@ -226,8 +229,8 @@ const KernelFamily<T>& kernel_family(VectorSet vectors) {
   return family_among<T, AnyFamilyOf>(vectors);
 }
 
-/// Those of a call in which all numbers lie in memory as they are computed with. They compile in two thirds of the
-/// time.
+/// The kernels for calls whose tensors are all stored as T. They take two thirds as long to compile as those of
+/// kernel_family().
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 const KernelFamily<T>& native_family(VectorSet vectors) {
   return family_among<T, FamilyOf>(vectors);

@@ -1,4 +1,4 @@
-// Kernels around mods and around values that are not finite; tiles of any width share them.
+// Kernels for mods and for values that are not finite, shared by tiles of any width.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,17 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The width of a tile is an argument here, not a type, so that this is compiled once for each instruction set.
+/// The width of a tile is an argument here, so that this is compiled once for each instruction set.
 template <class T, int Bytes>
 struct MaskedKernels {
   using V = Vec<T, Bytes>;
   static constexpr Index kLanes = V::kLanes;
 
-  /// Finds tile_max from the scores in memory, after mods changed them.
+  /// Computes tile_max from the scores in memory, after mods changed them.
   static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
     Index i = 0;
     for (; i + kLanes <= queries; i += kLanes) {
-      // Four keys at a time, because each maximum waits for the one before: this takes a quarter of the time.
+      // Four independent maxima take a quarter of the time of one, which is a chain of dependent operations.
       constexpr int kAtATime = 4;
       Array<V, kAtATime> highest;
       ATTN_UNROLL for (int a = 0; a < kAtATime; ++a) highest[a] = V::broadcast(-std::numeric_limits<T>::infinity());
@@ -62,8 +62,8 @@ struct MaskedKernels {
     for (Index i = 0; i < keys * queries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
   }
 
-  /// value(), but a dropped pair is not even multiplied, because 0 * NaN is NaN. Slow, and only needed where a value is
-  /// not finite.
+  /// value() that skips dropped pairs instead of multiplying them by 0, because 0 * NaN is NaN. Slow, and needed only
+  /// if a value is not finite.
   static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Index queries, Rows<T> value, Index keys,
                                              Index v_dim, OutUpdate update) {
     for (Index c = 0; c < v_dim; ++c) {

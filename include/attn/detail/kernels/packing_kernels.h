@@ -1,5 +1,4 @@
-// Kernels that bring numbers into a tile and out of it: they pack rows, load queries and store outputs. Tiles of any
-// width share them.
+// Kernels that copy data into and out of tiles of any width: they pack rows, load queries and store outputs.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +11,15 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The width is a number here, so that this is compiled once for each instruction set. kOthers: rows may hold other
-/// numbers than T.
+/// The width of a tile is an argument here, so that this is compiled once for each instruction set. kOthers: rows may
+/// hold types other than T.
 template <class T, int Bytes, bool kOthers = std::is_same_v<T, float>>
 struct PackingKernels {
   using V = Vec<T, Bytes>;
   using Columns = ColumnKernels<T, Bytes>;
   static constexpr Index kLanes = V::kLanes;
 
-  /// load_columns() for rows that lie side by side.
+  /// load_columns() for column-major rows.
   static ATTN_INLINE void copy_columns(T* to, Index queries, const T* from, Index column, Index rows, Index dim,
                                        T factor) {
     Columns::copy_columns(to, queries, from, column, rows, dim, factor);
@@ -30,13 +29,13 @@ struct PackingKernels {
     Columns::store_columns(m, queries, to, column, rows, v_dim);
   }
 
-  /// to (dim, queries) = factor * rows, transposed. Queries beyond the last row repeat it. A factor of 1 leaves all
-  /// bits alone, which may be those of two numbers of 16 bits.
+  /// to (dim, queries) = factor * rows, transposed. Queries beyond the last row repeat it. A factor of 1 preserves all
+  /// bits, because an element may hold two 16-bit floats.
   static ATTN_INLINE void load_columns(T* to, Index queries, Rows<T> from, Index rows, Index dim, T factor) {
     const auto row = [&](Index i) { return from.data + std::min(i, rows - 1) * from.stride; };
     const Index whole = queries / kLanes * kLanes, whole_dim = dim / kLanes * kLanes;
     for (Index q = 0; q < whole; q += kLanes) {
-      // A single row, such as the last of 17 queries, and the columns that repeat it are no square to be transposed.
+      // A single row, such as the last of 17 queries, and the columns that repeat it need no transpose.
       if (kLanes > 1 && q + 1 >= rows) {
         for (Index d = 0; d < whole_dim; ++d) {
           V x = V::broadcast(row(q)[d]);
@@ -60,7 +59,7 @@ struct PackingKernels {
         to[d * queries + q] = factor == T(1) ? row(q)[d] : row(q)[d] * factor;
   }
 
-  /// Stores rows = out / sum, transposed back, or 0 where nothing was kept.
+  /// Stores rows = out / sum, transposed back, or 0 if no key was kept.
   static ATTN_INLINE void store_out(const TileMemory<T>& m, Index queries, T* to, Index stride, Index rows,
                                     Index v_dim) {
     const Index whole_dim = v_dim / kLanes * kLanes,
@@ -82,8 +81,8 @@ struct PackingKernels {
     }
   }
 
-  /// Copies rows of any strides and number type behind each other. Columns that lie next to each other, as in a
-  /// column-major matrix, are transposed in registers.
+  /// Packs rows of any strides and element type back to back. Contiguous columns, as in a column-major matrix, are
+  /// transposed in registers.
   static ATTN_INLINE void pack_rows(const RowsToRead& from, Index rows, Index columns, T* to) {
     if (from.dtype == DType::native && from.stride == 1 && from.column != 1) {
       const T* const numbers = reinterpret_cast<const T*>(from.data);
@@ -92,7 +91,7 @@ struct PackingKernels {
         for (Index c = 0; c < columns; ++c) to[r * columns + c] = numbers[r + c * from.column];
       return;
     }
-    const Index size = size_of_number<T>(from.dtype);
+    const Index size = size_of_element<T>(from.dtype);
     const Index whole_columns = columns / kLanes * kLanes;
     const Index whole_rows = from.column == 1 ? rows : from.stride == 1 ? rows / kLanes * kLanes : 0;
     if (from.column == 1) {
@@ -103,7 +102,7 @@ struct PackingKernels {
           load(from.dtype, row).store(packed + c);
         }
       }
-    } else if constexpr (kOthers) {  // those of T were packed above
+    } else if constexpr (kOthers) {  // rows of T were packed above
       for (Index r = 0; r < whole_rows; r += kLanes) {
         for (Index c = 0; c < whole_columns; c += kLanes) {
           Array<V, kLanes> square;
@@ -119,10 +118,10 @@ struct PackingKernels {
         to[r * columns + c] = load_number<T>(from, r, c);
   }
 
-  /// The reverse of pack_rows(): rows behind each other become rows of any strides and number type.
+  /// The reverse of pack_rows(): copies contiguous rows to rows of any strides and element type.
   static ATTN_INLINE void unpack_rows(const T* from, Index rows, Index columns, const RowsToWrite& to) {
     const Index whole_columns = to.column == 1 ? columns / kLanes * kLanes : 0;
-    const Index size = size_of_number<T>(to.dtype);
+    const Index size = size_of_element<T>(to.dtype);
     for (Index r = 0; r < rows; ++r) {
       for (Index c = 0; c < whole_columns; c += kLanes) {
         store(to.dtype, to.data + (r * to.stride + c) * size, V::load(from + r * columns + c));
@@ -131,7 +130,7 @@ struct PackingKernels {
     }
   }
 
-  /// to = from * factor; both may be the same numbers.
+  /// to = from * factor; both may be the same array.
   static ATTN_INLINE void multiply(T* to, const T* from, Index count, T factor) {
     if (to == from && factor == T(1)) return;
     Index i = 0;
@@ -139,7 +138,7 @@ struct PackingKernels {
     for (; i < count; ++i) to[i] = from[i] * factor;
   }
 
-  /// Loads a vector of neighbouring numbers.
+  /// Loads a vector of contiguous elements.
   template <DType kDType>
   static ATTN_INLINE V load(const std::byte* from) {
     if constexpr (kDType == DType::native)
@@ -180,7 +179,7 @@ struct PackingKernels {
           return HalfVec<Bytes>::narrow_f16(to, x);
         case DType::bf16:
           return HalfVec<Bytes>::narrow_bf16(to, x);
-        case DType::i8:  // integers have scales, and KvPages writes them
+        case DType::i8:  // integers have scales; only KvPages writes them
           break;
       }
   }

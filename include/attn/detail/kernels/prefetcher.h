@@ -1,4 +1,4 @@
-// Fetches rows of keys and values from memory while others are worked on.
+// Prefetches rows of keys and values while others are processed.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,17 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Fetches rows, a cache line at a time, in the order of memory, because what the processor fetches by itself follows
-/// rising addresses. Kernels spread the prefetches evenly, because memory idles if nothing is requested for 0.1 µs:
-/// without prefetches during the softmax, decoding took 8 % longer. It is told anew what to fetch for each tile, in
-/// place: to make and copy one took 4 to 8 % of the time of four queries over far keys of 16 bits.
+/// Prefetches rows, a cache line at a time, in memory order, because the hardware prefetcher follows rising addresses.
+/// Kernels spread the prefetches evenly, because memory idles if nothing is requested for 0.1 µs: without prefetches
+/// during the softmax, decoding took 8 % longer. A prefetcher is set up for each tile in place: constructing and
+/// copying one took 4 to 8 % of the time of four queries over 16-bit keys from memory.
 class Prefetcher {
  public:
-  /// Fetches nothing, or to L2 what add() gives.
+  /// Prefetches nothing until add(), whose rows are prefetched into L2.
   Prefetcher() = default;
 
-  /// From now on to L2: `rows` rows of keys, and then of values; the sizes of a row are in numbers of a T. Rows without
-  /// data are not fetched.
+  /// Prefetches into L2 from now on: `rows` rows of keys, and then of values. Row sizes are in elements. Rows without
+  /// data are skipped.
   template <class T>
   void to_l2(const RowsToRead& key, Index head_dim, const RowsToRead& value, Index v_dim, Index rows) {
     forget();
@@ -31,34 +31,34 @@ class Prefetcher {
     add<T>(value, v_dim, rows);
   }
 
-  /// Rows that are read from their begin to their end.
+  /// Rows that are read from beginning to end.
   struct Tile {
     RowsToRead rows;
     Index count, dim;
   };
 
-  /// From now on to L1, during the work on a tile: what is read kAhead bytes later, the rest of the tile and the begin
-  /// of the one that is read after it. L1 holds 16 KiB of them beside the queries and scores, but not 32. On Zen 5,
-  /// whose memory one core reads at 41 GB/s, tiles of 16 KiB came at 34 GB/s if they were fetched to L2, and at 37 to
-  /// L1; of 32 KiB, for four queries, at 31 to L2, 26 to L1, and 38 in this way. Only 4 or 8 KiB ahead everything was
-  /// slower.
+  /// Prefetches into L1 from now on, while a tile is processed: the lines that are read kAhead bytes later, which are
+  /// the rest of the tile and the beginning of the next one. L1 holds 16 KiB of them beside the queries and scores, but
+  /// not 32. On Zen 5, where one core reads memory at 41 GB/s, tiles of 16 KiB were read at 34 GB/s when prefetched
+  /// into L2, and at 37 into L1; tiles of 32 KiB, for four queries, at 31 into L2, at 26 when prefetched whole into L1,
+  /// and at 38 when prefetched kAhead bytes ahead. With only 4 or 8 KiB ahead, everything was slower.
   template <class T>
   void to_l1(const Tile& tile, const Tile& next) {
     forget();
     to_l1_ = true;
     const Index begun = rows_ahead<T>(tile);
     RowsToRead rest = tile.rows;
-    if (rest.data != nullptr) rest.data += begun * rest.stride * size_of_number<T>(rest.dtype);
+    if (rest.data != nullptr) rest.data += begun * rest.stride * size_of_element<T>(rest.dtype);
     add<T>(rest, tile.dim, tile.count - begun);
     add<T>(next.rows, next.dim, rows_ahead<T>(next));
   }
 
-  /// The same for tiles in several runs, which are added.
+  /// The same for tiles in several runs, which are passed to add().
   void to_l1_in_runs() {
     forget();
     to_l1_ = true;
   }
-  /// How many rows of so many bytes are fetched ahead.
+  /// Number of rows of `width` bytes to prefetch ahead.
   static Index rows_ahead(Index width) { return std::max<Index>(kAhead / std::max<Index>(width, 1), 1); }
 
   void forget() {
@@ -69,7 +69,7 @@ class Prefetcher {
     wait_ = kNever;
   }
 
-  /// Fetches `count` more rows, if there is room for that.
+  /// Prefetches `count` more rows, unless kMostRuns runs have been added.
   template <class T>
   void add(const RowsToRead& rows, Index dim, Index count) {
     if (count_ == kMostRuns || rows.data == nullptr || dim <= 0 || count <= 0) return;
@@ -79,16 +79,15 @@ class Prefetcher {
 
   bool is_empty() const { return next_ == nullptr; }
 
-  /// From now on step() asks for so many lines, evenly, while so many bytes are read; never for more lines than those
-  /// bytes fill.
+  /// Makes step() prefetch `lines` lines evenly while `bytes` bytes are read, but never more lines than those bytes
+  /// fill.
   ATTN_INLINE void spread(Index lines, Index bytes) {
     if (lines <= 0) return;
     per_line_ = std::max(bytes / lines, kLine);
     wait_ = 0;
   }
-  /// Called before kBytes are read: asks for the lines that are due by then. Kernels call it once for a few rows: as it
-  /// is inlined at each call, a call of attention took 1.4 times as long to compile with one for each vector that is
-  /// loaded.
+  /// Prefetches the lines that are due before kBytes are read. Kernels call it once for a few rows: it is inlined at
+  /// each call, and with a call for each loaded vector, attention took 1.4 times as long to compile.
   template <Index kBytes>
   ATTN_INLINE void step() {
     constexpr int kLines = static_cast<int>(std::max<Index>(kBytes / kLine, 1));
@@ -97,8 +96,8 @@ class Prefetcher {
     wait_ += per_line_ * kLines;
     lines<kLines>();
   }
-  /// Asks for some lines. Where a row goes on for all of them, a few take an instruction each: a loop stood in the way
-  /// of the loads beside it, and made decoding 10 % slower.
+  /// Prefetches kLines lines. If there are few and all are in one row, there is no loop, just an instruction for each:
+  /// a loop delayed the loads around it and made decoding 10 % slower.
   template <int kLines>
   ATTN_INLINE void lines() {
     const std::byte* const at = next_;
@@ -113,7 +112,7 @@ class Prefetcher {
     }
   }
 
-  /// The lines that the score product fetches, and all lines that are left.
+  /// Number of lines that the score product prefetches, and number of all remaining lines.
   Index score_lines() const { return score_lines_ >= 0 ? score_lines_ : lines_left(); }
   Index lines_left() const {
     if (count_ == 0) return 0;
@@ -134,14 +133,14 @@ class Prefetcher {
   };
   template <class T>
   static Run run(const RowsToRead& rows, Index dim, Index count) {
-    const Index size = size_of_number<T>(rows.dtype), stride = rows.stride * size, width = dim * size;
+    const Index size = size_of_element<T>(rows.dtype), stride = rows.stride * size, width = dim * size;
     if (stride == width) return {rows.data, 0, ceil_div(count * width, kLine), 1};
     return {rows.data, stride, ceil_div(width, kLine), count};
   }
 
   template <class T>
   static Index rows_ahead(const Tile& tile) {
-    return std::min(tile.count, rows_ahead(tile.dim * size_of_number<T>(tile.rows.dtype)));
+    return std::min(tile.count, rows_ahead(tile.dim * size_of_element<T>(tile.rows.dtype)));
   }
 
   void begin(int number) {
@@ -161,7 +160,7 @@ class Prefetcher {
       next_ += kLine;
     }
   }
-  /// Goes on to the next row. Returns whether there is one.
+  /// Advances to the next row. Returns whether there is one.
   ATTN_INLINE bool next_row() {
     if (--rows_ > 0) {
       row_ += runs_[number_].stride;
@@ -175,19 +174,19 @@ class Prefetcher {
     return next_ != nullptr;
   }
 
-  // Two tiles in pages of 16 tokens, the fewest that are usual: the rest of a tile of wide rows, and all of the next
-  // one, whose rows are narrow. With four, rows of 80, 96 and 192 floats in such pages took 1.1 to 1.3 times as long
-  // from memory.
+  // Enough for two tiles in pages of 16 tokens, the smallest usual size: the rest of a tile of wide rows, and all of
+  // the next one, whose rows are narrow. With four runs, rows of 80, 96 and 192 floats in such pages took 1.1 to 1.3
+  // times as long from memory.
   static constexpr int kMostRuns = 8;
-  Run runs_[kMostRuns];  ///< not initialised: one is made for each step of each head
+  Run runs_[kMostRuns];  ///< not initialised, because each step of each head constructs a prefetcher
   bool to_l1_ = false;
   int number_ = 0, count_ = 0;
   Index score_lines_ = -1;  ///< -1: all
   const std::byte* row_ = nullptr;
   const std::byte* next_ = nullptr;
-  const std::byte* end_ = nullptr;  ///< where the row ends
+  const std::byte* end_ = nullptr;  ///< end of the row
   Index rows_ = 0;
-  Index per_line_ = 0, wait_ = kNever;  ///< bytes that are read from line to line, and until the next one
+  Index per_line_ = 0, wait_ = kNever;  ///< bytes read per prefetched line, and until the next one
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,10 +1,9 @@
-// Products of small matrices that lie in the cache, of which chunks of a recurrence are made. One text for all
-// instruction sets.
+// Products of small cached matrices, for the chunks of a recurrence. One source for all instruction sets.
 //
 // Lanes run over the columns of the result. A register tile is kRows rows x kVectors vectors of columns: a step loads
-// kVectors vectors of the right factor and broadcasts a number of the left one to each row. 6 x 4 need 24 sums + 4 + 1
-// of 32 registers, 6 x 2 need 12 + 2 + 1 of 16. The left factor is read with any strides, so that a matrix and its
-// transpose serve alike; the right one is read along its rows.
+// kVectors vectors of the right factor and broadcasts an element of the left one to each row. 6 x 4 needs 24 sums + 4 +
+// 1 of 32 registers, 6 x 2 needs 12 + 2 + 1 of 16. The left factor may have any strides, so it may be transposed; the
+// right one is read along its rows.
 #pragma once
 
 #include "attn/detail/kernels/tile_memory.h"
@@ -12,12 +11,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Which steps of a product row i takes, where rows and steps are the tokens of a chunk. Steps that it does not take
-/// are not multiplied by 0, because 0 * NaN is NaN.
+/// The steps of a product that row i includes, where rows and steps are the tokens of a chunk. Other steps are skipped
+/// instead of multiplied by 0, because 0 * NaN is NaN.
 enum class Steps {
   all,
-  up_to_row,  ///< 0 .. i: what a token sees
-  from_row,   ///< i .. steps - 1: who sees a token
+  up_to_row,  ///< 0 .. i: the tokens that a token sees
+  from_row,   ///< i .. steps - 1: the tokens that see a token
 };
 
 /// to = before * to + left * right, where left is (rows, steps) and right (steps, columns). `columns` is a multiple of
@@ -26,12 +25,12 @@ template <class T>
 struct Product {
   T* to;
   Index to_stride;
-  const T* left;  ///< the number of row i, step s is left[i * left_row + s * left_step]
+  const T* left;  ///< row i, step s is left[i * left_row + s * left_step]
   Index left_row, left_step;
   const T* right;
   Index right_stride;
   Index rows, columns, steps;
-  T before = 0;  ///< 0: what was there is not read
+  T before = 0;  ///< 0: the old `to` is not read
   Steps taken = Steps::all;
 };
 
@@ -41,7 +40,7 @@ struct ProductKernels {
   static constexpr int kLanes = V::kLanes;
   static constexpr int kRows = 6, kVectors = kRegisters >= 32 ? 4 : 2;
   static_assert(!V::kIsVector || kRows * kVectors + kVectors + 1 <= kRegisters,
-                "a step of a product stays in registers");
+                "one step of a product must fit in registers");
 
   static ATTN_INLINE void product(const Product<T>& p) {
     Index c = 0;
@@ -63,14 +62,14 @@ struct ProductKernels {
     for (; i < p.rows; ++i) tile<1, kV>(p, i, c);
   }
 
-  /// Computes the rows i .. i + kR - 1 of the vectors from column c on.
+  /// Computes rows i .. i + kR - 1 of kV vectors of columns from c on.
   template <int kR, int kV>
   static ATTN_INLINE void tile(const Product<T>& p, Index i, Index c) {
     Array<Array<V, kV>, kR> sum = {};
     const T* left = p.left + i * p.left_row;
     const T* right = p.right + c;
-    // All of these rows take the steps [0, i), or none do; likewise the steps from i + kR on. Some rows take those
-    // between.
+    // Either all of these rows include the steps [0, i) or none do; likewise the steps from i + kR on. Some rows
+    // include the steps in between.
     const Index corner = p.taken == Steps::all ? 0 : std::min<Index>(kR, p.steps - i);
     Index from = p.taken == Steps::from_row ? i : 0;
     left += from * p.left_step;
@@ -101,7 +100,7 @@ struct ProductKernels {
     }
   }
 
-  /// Takes one step for the rows that `takes` says.
+  /// Adds one step for the rows that `takes` selects.
   template <int kR, int kV, class Takes>
   static ATTN_INLINE void step(Array<Array<V, kV>, kR>& sum, const T*& left, const T*& right, const Product<T>& p,
                                const Takes& takes) {

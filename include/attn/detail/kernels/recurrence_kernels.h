@@ -1,5 +1,5 @@
 // Kernels of recurrences over tokens, one source for all instruction sets, and the choice among them at run time:
-// feature maps, sums and products over the rows of a chunk, decays and pairs of near tokens, and single steps.
+// feature maps, sums and products over the rows of a chunk, decays and pairs of nearby tokens, and single steps.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rows to be written: `columns` numbers of each, a multiple of the vectors' lanes.
+/// Rows to write, each with `columns` elements, a multiple of the vectors' lanes.
 template <class T>
 struct Block {
   T* data;
@@ -25,40 +25,40 @@ struct Block {
   T* row(Index i) const { return data + i * stride; }
   operator Rows<T>() const { return {data, stride}; }
 
-  /// `count` of these rows, from row i on.
+  /// The `count` rows from row i on.
   Block from(Index i, Index count) const { return {row(i), stride, count, columns}; }
-  /// Rows that are not empty, from the last to the first.
+  /// The rows in reverse order; there must be at least one.
   Block backward() const { return {row(rows - 1), -stride, rows, columns}; }
-  /// All rows as one, if nothing lies between them.
+  /// All rows as one; they must be contiguous.
   Block as_row() const { return {data, stride, 1, rows * columns}; }
 };
 
 enum class FeatureKind : unsigned char { identity, elu1, relu, favor, lambda };
 
-/// Rows that become features in place. Lambdas have been called before; for favor(), the rows are the products with its
-/// random vectors.
+/// Rows to turn into features in place. Lambdas have already been called; for favor(), the rows are the products with
+/// its random vectors.
 template <class T>
 struct FeatureRows {
   FeatureKind kind;
   Block<T> to;
   Index features;  ///< columns from here on are padding
-  T* factor;       ///< (rows): of queries, what their features were multiplied by; null for keys
-  Block<T> x;      ///< of favor(), the rows that were multiplied by the vectors
-  T scale;         ///< of favor(), of the softmax that it estimates
+  T* factor;       ///< (rows): receives the factors of the features of queries; null for keys
+  Block<T> x;      ///< for favor(): the rows that were multiplied by the vectors
+  T scale;         ///< for favor(): the scale of the softmax that it estimates
 };
 
-/// What is stored of a running sum: the sum, what was there plus the sum, or e^sum.
+/// The value stored for a running sum: the sum, the old value plus the sum, or e^sum.
 enum class Stored : unsigned char { sum, added, exponential };
 
-/// Some neighbouring tokens, at most kNearTokens: rows of queries, of keys, and of factors, e^gate of each feature.
+/// At most kNearTokens neighbouring tokens: rows of queries, keys and factors (e^gate of each feature).
 template <class T>
 struct NearTokens {
   Rows<T> query, key, factor;
   Index tokens;
   Index columns;  ///< a multiple of the vectors' lanes
 };
-/// How many neighbouring tokens form their pairs one by one. A pair of a query and a key takes two operations for each
-/// feature and a sum over lanes; tokens further apart are products of matrices.
+/// Number of neighbouring tokens whose pairs are computed one by one. A pair of a query and a key takes two operations
+/// per feature and a sum over lanes; tokens further apart use matrix products.
 constexpr Index kNearTokens = 16;
 
 /// A factor for each row, or one for all.
@@ -67,7 +67,7 @@ class RowFactors {
  public:
   RowFactors(const T* of_rows) : of_rows_(of_rows) { assert(of_rows != nullptr); }
   RowFactors(T of_all) : of_all_(of_all) {}
-  /// With the other sign.
+  /// The negated factors.
   RowFactors operator-() const {
     RowFactors negated = *this;
     negated.of_all_ = -of_all_;
@@ -81,22 +81,21 @@ class RowFactors {
 };
 
 /// One token's step of a state (features, columns): state = decay * state + key * value, out = scale * query * state.
-/// With the delta rule, beta * (value - decay * state * key) stands in place of value, and all features have the same
-/// decay.
+/// With the delta rule, beta * (value - decay * state * key) replaces value, and all features have the same decay.
 template <class T>
 struct StateStep {
   T* state;
   Index stride;
   Index features;
   Index columns;     ///< a multiple of the vectors' lanes
-  const T* decay;    ///< what each row of the state is multiplied by, decay_step apart
+  const T* decay;    ///< factors of the rows of the state, decay_step apart
   Index decay_step;  ///< 0: one decay for all rows
   const T* key;      ///< (features)
   const T* value;    ///< (columns)
   const T* query;    ///< (features), padded with zeros as the key is
   T* out;            ///< (columns)
   T scale;
-  const T* beta;  ///< of the delta rule; null: there is none
+  const T* beta;  ///< of the delta rule; null without it
 };
 
 template <class T, int Bytes, int kRegisters>
@@ -104,12 +103,12 @@ struct RecurrenceKernels {
   using V = Vec<T, Bytes>;
   static constexpr int kLanes = V::kLanes;
 
-  /// Numbers become features. Those of queries may have any factor, since the normaliser takes it out again. It is a
-  /// power of two that brings the largest to 1 .. 2, so that none is too small; with favor() e^-(the largest), for
-  /// which `factor` gets 1.
+  /// Turns rows into features. Features of queries may have any factor, because the normaliser cancels it. The factor
+  /// is a power of two that scales the largest feature to 1 .. 2, so that none is too small. With favor() it is e^-(the
+  /// largest product), which is not stored: `factor` gets 1.
   static ATTN_INLINE void make_features(const FeatureRows<T>& f) {
     if (f.kind == FeatureKind::favor) return favor(f);
-    // Katharopoulos et al. 2020, eq. 7. NaN stays NaN in both.
+    // Katharopoulos et al. 2020, eq. 7. NaN stays NaN in both maps.
     if (f.kind == FeatureKind::elu1)
       each(f.to, [](const V& x) { return select(x > V{}, x + T(1), exp(select(x > V{}, V{}, x))); });
     if (f.kind == FeatureKind::relu) each(f.to, [](const V& x) { return select(x < V{}, V{}, x); });
@@ -117,7 +116,7 @@ struct RecurrenceKernels {
     if (f.factor) balance(f.to, f.factor);
   }
 
-  /// to_i = from_0 + .. + from_i, where both may be the same rows.
+  /// to_i = from_0 + .. + from_i; both may be the same rows.
   static ATTN_INLINE void running_sums(const Block<T>& to, Rows<T> from, Stored stored) {
     switch (stored) {
       case Stored::sum:
@@ -129,10 +128,10 @@ struct RecurrenceKernels {
     }
   }
 
-  /// The decays between the tokens of a chunk with gates g: `to` gets e^(g[j + 1] + .. + g[i]) at row i, column j <= i;
-  /// columns j > i hold garbage. from_start has room for whole vectors, and from_start[i] gets e^(g[0] + .. + g[i]).
-  /// The sums are formed one gate at a time and never subtracted: differences of long sums would lose what near tokens
-  /// need, and be NaN after a gate of -inf.
+  /// Computes the decays between the tokens of a chunk with gates g: `to` gets e^(g[j + 1] + .. + g[i]) at row i,
+  /// column j <= i; columns j > i hold garbage. from_start[i] gets e^(g[0] + .. + g[i]) and must have space for whole
+  /// vectors. The sums are formed one gate at a time and never subtracted: differences of long sums would lose the
+  /// precision that nearby tokens need, and be NaN after a gate of -inf.
   static ATTN_INLINE void token_decays(const T* gate, const Block<T>& to, T* from_start) {
     const Index n = to.rows;
     T sum = 0;
@@ -145,13 +144,13 @@ struct RecurrenceKernels {
     exp_row(from_start, n);
   }
 
-  /// to = a * b, number by number. These three may be the same rows.
+  /// to = a * b, elementwise. All three may be the same rows.
   static ATTN_INLINE void multiply(const Block<T>& to, Rows<T> a, Rows<T> b) {
     for (Index i = 0; i < to.rows; ++i)
       for (Index c = 0; c < to.columns; c += kLanes)
         (V::load(a.data + i * a.stride + c) * V::load(b.data + i * b.stride + c)).store(to.row(i) + c);
   }
-  /// to_i = factor[i] * from_i + plus_i, or without a sum if plus is null. All may be the same rows.
+  /// to_i = factor[i] * from_i + plus_i, or only the product if plus is null. All may be the same rows.
   static ATTN_INLINE void scale(const Block<T>& to, RowFactors<T> factor, Rows<T> from, Rows<T> plus) {
     for (Index i = 0; i < to.rows; ++i) {
       const T f = factor[i];
@@ -173,9 +172,9 @@ struct RecurrenceKernels {
     }
   }
 
-  /// Solves the rows begin .. end - 1 of a unit lower triangular system: w_i += sum over j in begin .. i - 1 of
-  /// a(i, j) * u_j, u_i = beta[i] * w_i. Transposed, it goes from the last row to the first: w_i += sum over j in
-  /// i + 1 .. end - 1 of a(j, i) * u_j.
+  /// Solves the rows begin .. end - 1 of a unit lower triangular system: w_i += sum over j in begin .. i - 1 of a(i, j)
+  /// * u_j, u_i = beta[i] * w_i. Transposed, it solves from the last row to the first: w_i += sum over j in i + 1 ..
+  /// end - 1 of a(j, i) * u_j.
   static ATTN_INLINE void substitute(const Block<T>& w, T* u, Rows<T> a, const T* beta, Range rows, bool transposed) {
     constexpr int kVectors = kRegisters >= 32 ? 4 : 2;
     Index c = 0;
@@ -193,8 +192,8 @@ struct RecurrenceKernels {
     for (; c < s.columns; c += kLanes) step_columns<1>(s, c, query_key);
   }
 
-  /// scores(i, j) = sum over features of query_i * key_j * factor_(j + 1) * .. * factor_i, for j <= i. The key decays
-  /// as it passes from query to query, so that no decay is ever divided by another.
+  /// scores(i, j) = sum over features of query_i * key_j * factor_(j + 1) * .. * factor_i, for j <= i. The key is
+  /// decayed from each query to the next, so that no decay is ever divided by another.
   static ATTN_INLINE void near_scores(const NearTokens<T>& n, const Block<T>& scores) {
     for (Index i = 0; i < n.tokens; ++i) std::fill_n(scores.row(i), i + 1, T(0));
     for (Index c = 0; c < n.columns; c += kLanes)
@@ -208,13 +207,13 @@ struct RecurrenceKernels {
       }
   }
 
-  /// Adds the gradients of queries, keys and gates, given those of the scores. The gate of token t is part of all pairs
-  /// j < t <= i.
+  /// Adds the gradients of queries, keys and gates, given those of the scores. The gate of token t affects all pairs j
+  /// < t <= i.
   static ATTN_INLINE void near_gradients(const NearTokens<T>& n, Rows<T> grad_scores, const Block<T>& grad_query,
                                          const Block<T>& grad_key, const Block<T>& grad_gate) {
     for (Index c = 0; c < n.columns; c += kLanes)
       for (Index j = 0; j < n.tokens; ++j) {
-        // For each token i >= j: what the later queries make of key_j, with the decays between i and them.
+        // For each token i >= j: the sum of query * grad_score over the queries from i on, with their decays since i.
         Array<V, kNearTokens> asked;
         V sum{};
         for (Index i = n.tokens; i-- > j;) {
@@ -247,8 +246,8 @@ struct RecurrenceKernels {
       std::fill(f.to.row(i) + f.features, f.to.row(i) + f.to.columns, with);
   }
 
-  /// e^(number - less), where `less` is scale * |x|^2 / 2 of a key. Of a query this would be a factor of all features,
-  /// and the largest number takes its place.
+  /// Computes e^(product - less), where `less` is scale * |x|^2 / 2 for a key. For a query this would be a common
+  /// factor of all features, so its largest product is used instead.
   static ATTN_INLINE void favor(const FeatureRows<T>& f) {
     const Block<T>& to = f.to;
     fill_padding(f, -std::numeric_limits<T>::infinity());
@@ -269,8 +268,8 @@ struct RecurrenceKernels {
     }
   }
 
-  /// Multiplies each row by a power of two, `factor`, that brings its largest magnitude to 1 .. 2. This is exact,
-  /// except where numbers leave the range of normal ones, and these are far below the largest.
+  /// Multiplies each row by a power of two, `factor`, that scales its largest magnitude to 1 .. 2. This is exact except
+  /// for results that are denormal, which are far below the largest.
   static ATTN_INLINE void balance(const Block<T>& b, T* factor) {
     for (Index i = 0; i < b.rows; ++i) {
       V most{};
@@ -284,8 +283,8 @@ struct RecurrenceKernels {
     }
   }
 
-  /// 2^-e for a number from 2^e to 2^(e + 1); 1 for 0 and for what is not finite. The exponent is held within the
-  /// powers whose inverse is a normal number.
+  /// 2^-e for x from 2^e to 2^(e + 1); 1 if x is 0 or not finite. The exponent is clamped to powers whose inverse is a
+  /// normal number.
   static ATTN_INLINE T inverse_power(T x) {
     if (!(x > T(0)) || x > std::numeric_limits<T>::max()) return T(1);
     if constexpr (V::kIsVector) {
@@ -299,14 +298,14 @@ struct RecurrenceKernels {
     }
   }
 
-  /// e^x, which is infinite beyond what T holds.
+  /// e^x, or infinity if it exceeds the range of T.
   static ATTN_INLINE V exp_or_infinity(const V& x) {
     V y = exp(x);
     if constexpr (V::kIsVector)
       y = select(x > -Exp2Constants<T>::kSmallest, V::broadcast(std::numeric_limits<T>::infinity()), y);
     return y;
   }
-  /// Numbers become e^number, also some beyond `count`, up to whole vectors.
+  /// Replaces each of the first `count` elements x, rounded up to whole vectors, with e^x.
   static ATTN_INLINE void exp_row(T* row, Index count) {
     for (Index c = 0; c < count; c += kLanes) exp_or_infinity(V::load(row + c)).store(row + c);
   }
@@ -359,8 +358,8 @@ struct RecurrenceKernels {
         }
       }
     } else {
-      // What is written depends on the whole state, so the state is read twice. The first time also gives the query's
-      // part.
+      // The value to write depends on the whole state, so the state is read twice. The first read also computes the old
+      // state's part of the output.
       Array<V, kVectors> seen = {};
       T* row = s.state + c;
       for (Index f = 0; f < s.features; ++f, row += s.stride) {
@@ -390,13 +389,13 @@ struct RecurrenceKernels {
   }
 };
 
-/// How many numbers rows of a chunk and of a state are padded to: a cache line, and so whole vectors of any instruction
-/// set.
+/// Rows of a chunk and of a state are padded to a multiple of this many elements: a cache line, and so whole vectors of
+/// any instruction set.
 template <class T>
 constexpr Index kRowUnit = kAlignment / static_cast<Index>(sizeof(T));
 
 /// The kernels of one instruction set. The loops over chunks call them through this table, so that the loops are
-/// compiled once and not for each set.
+/// compiled once instead of for each set.
 template <class T>
 struct RecurrenceFamily {
   void (*product)(const Product<T>&);

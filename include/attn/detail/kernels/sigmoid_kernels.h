@@ -1,7 +1,7 @@
-// Kernels that make weights of scores by a sigmoid in place of the softmax, one text for all instruction sets.
+// Kernels that compute weights with a sigmoid instead of the softmax, one source for all instruction sets.
 //
-// A sigmoid is a softmax of a score beside one other score, -bias. The state of a query is then {max = -bias, sum = 1}
-// from the first key to the last, and what the loops do with states (rescaling, merging, dividing by the sum) changes
+// A sigmoid is a softmax of a score and one other score, -bias. The state of a query is then {max = -bias, sum = 1}
+// from the first key to the last, and the loops' operations on states (rescaling, merging, dividing by the sum) change
 // nothing.
 #pragma once
 
@@ -17,7 +17,7 @@ struct SigmoidTileKernels {
   using V = Vec<T, Bytes>;
   static constexpr Index kQueries = kVectors * V::kLanes;
 
-  /// Scores become weights. No maximum moves.
+  /// Turns scores into weights. Returns false, because no maximum changes.
   static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T>, Index) {
     Array<V, kVectors> from;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) from[v] = V::load(m.max + v * V::kLanes);
@@ -41,7 +41,7 @@ struct SigmoidDecodeKernels {
     T* const scores = m.scores + row * m.row;
     const T from = m.max[row];
     m.rescale[row] = 1;
-    // The last vector may reach past the keys, where there is room and nobody reads.
+    // The last vector may reach past the keys, into allocated memory whose contents are not used.
     for (Index j = 0; j < keys; j += kLanes) {
       fetching.template lines<4>();
       sigmoid(V::load(scores + j) - from).value.store(scores + j);
@@ -54,7 +54,7 @@ template <class T, int Bytes>
 struct SigmoidBackwardKernels {
   using V = Vec<T, Bytes>;
 
-  /// Scores become weights P, and gradients of weights become gradients of scores, dX = P * (1 - P) * dP, times the
+  /// Turns scores into weights P, and gradients of weights into gradients of scores, dX = P * (1 - P) * dP, times the
   /// slope of the score mods. The gradient of a dropped pair is 0, whatever its value is.
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
@@ -73,12 +73,12 @@ struct SigmoidBackwardKernels {
   }
 };
 
-/// A family of the same vectors with sigmoids in place of the softmax.
+/// Returns the family with sigmoids in place of the softmax.
 template <class T>
 KernelFamily<T> with_sigmoid(KernelFamily<T> family, VectorSet vectors) {
   with_vectors<T>(vectors, [&]<VectorSet kSet>() {
     constexpr int kBytes = kVectorBytes<kSet>;
-    static_assert(kMaxVectors == 3, "a kernel for each width of a tile");
+    static_assert(kMaxVectors == 3, "one kernel per tile width");
     family.by_vectors[0].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 1>::softmax>;
     family.by_vectors[1].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 2>::softmax>;
     family.by_vectors[2].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 3>::softmax>;
@@ -104,7 +104,7 @@ const KernelFamily<T>& native_sigmoid_family(VectorSet vectors) {
   return sigmoid_family_of<T, false>(vectors);
 }
 
-/// The kernel of the backward pass that stands in place of its softmax.
+/// The kernel that replaces the softmax of the backward pass.
 template <class T>
 auto sigmoid_backward(VectorSet vectors) {
   return with_vectors<T>(

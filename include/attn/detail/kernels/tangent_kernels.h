@@ -1,6 +1,6 @@
-// The kernel that only the forward mode has, one text for all instruction sets.
+// The kernels that only forward mode needs, one source for all instruction sets.
 //
-// A tile of queries meets a tile of keys in six products, all of them kernels of attention():
+// A tile of queries and a tile of keys need six products, all computed by kernels of attention():
 //
 //     scores    (keys, queries) = key · query                                     TileKernels::score
 //     tangents  (keys, queries) = key · tangent_query and tangent_key · query     likewise
@@ -14,16 +14,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A tile of queries and a tile of keys in the forward mode.
+/// A tile of queries and a tile of keys in forward mode.
 template <class T>
 struct TangentTile {
-  T* weights;        ///< (keys, queries), relative to the maxima so far; for sigmoids scores, which become weights
+  T* weights;        ///< (keys, queries), relative to the maxima so far; for sigmoids, scores that become weights
   T* tangents;       ///< (keys, queries): one part of the tangents of scores; becomes weights times tangents
   const T* others;   ///< (keys, queries): the other part
-  const T* slopes;   ///< (keys, queries), of the score mods; null: there are none
-  const T* rescale;  ///< (queries): e^(old max - new max); null: no maximum moved
-  T* sum;            ///< (queries): of weights times tangents so far
-  const T* less;     ///< (queries): of sigmoids, what scores are less before they become weights
+  const T* slopes;   ///< (keys, queries), of the score mods; null if none
+  const T* rescale;  ///< (queries): e^(old max - new max); null if no maximum moved
+  T* sum;            ///< (queries): the sum of weights times tangents so far
+  const T* less;     ///< (queries): for sigmoids, subtracted from scores before they become weights
 };
 
 template <class T, int Bytes>
@@ -32,13 +32,12 @@ struct TangentKernels {
   static constexpr int kLanes = V::kLanes;
 
   /// Adds the two parts of the tangents of scores, and multiplies them by the slopes of the mods and by the weights. A
-  /// pair that weighs nothing gets 0: what stands at dropped pairs may be anything.
+  /// pair of weight 0 gets 0, because tangents of dropped pairs may be anything.
   static ATTN_INLINE void weigh(const TangentTile<T>& t, Index queries, Index keys) {
     for (Index i = 0; i < queries; i += kLanes) {
       V sum = V::load(t.sum + i);
       if (t.rescale != nullptr) sum *= V::load(t.rescale + i);
-      // Sixteen products are added up, then those sums, as for the weights: short chains, which are worked on side by
-      // side.
+      // Sums sixteen products at a time, then those sums, as for the weights: short chains, which run in parallel.
       for (Index j = 0; j < keys;) {
         V some{};
         for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
@@ -53,8 +52,8 @@ struct TangentKernels {
     }
   }
 
-  /// The same for sigmoids, after scores have become weights: a weight grows by weight * (1 - weight) times what its
-  /// score does, whatever the others do. A dropped pair has none.
+  /// The same for sigmoids, and turns scores into weights. The tangent of a weight is weight * (1 - weight) times that
+  /// of its score alone, and 0 for a dropped pair.
   static ATTN_INLINE void weigh_sigmoids(const TangentTile<T>& t, Index queries, Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {
@@ -71,7 +70,7 @@ struct TangentKernels {
   }
 
  private:
-  /// Both parts of the tangents of a vector of scores, times the slopes of the mods.
+  /// The sum of both parts of the tangents of a vector of scores, times the slopes of the mods.
   static ATTN_INLINE V load_tangent(const TangentTile<T>& t, Index at) {
     const V tangent = V::load(t.tangents + at) + V::load(t.others + at);
     return t.slopes == nullptr ? tangent : tangent * V::load(t.slopes + at);

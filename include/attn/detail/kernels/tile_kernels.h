@@ -1,26 +1,26 @@
-// The kernels of one tile, one text for all instruction sets.
+// Kernels for one tile, one source for all instruction sets.
 //
-// Lanes run over queries. A tile holds kVectors vectors of queries; everything else is broadcast into them, one number
+// Lanes run over queries. A tile holds kVectors vectors of queries; everything else is broadcast into them, one element
 // at a time:
 //
 //     query   (head_dim, queries)   scaled, transposed once per tile of queries
 //     scores  (keys, queries)       then, in place, the weights
 //     out     (v_dim, queries)      not yet divided by the sum
 //
-// so that row maximum, sum and rescaling are lane-wise, and keys and values are read in place, row by row, without
-// packing. Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of
-// 16; both have more independent sums than the 8 to 10 that two FMA units with a latency of 4 or 5 keep busy.
+// So row maximum, sum and rescaling are lane-wise, and keys and values are read in place, row by row, without packing.
+// Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of 16; both
+// have more independent sums than the 8 to 10 that keep two FMA units with a latency of 4 or 5 busy.
 //
-// Tried, and slower in the products on AVX-512: two or four steps at a time (g++ 12 then keeps a sum or two in memory);
-// pointers to rows found by min() and a product each (the same); asking for all lines of the next tile at once (the
-// loads of this one wait behind them). With everything in L1 the products run at 88-91 % of the FMA peak.
+// Tried, but slower in the products on AVX-512: two or four steps at a time (g++ 12 then spills a sum or two); row
+// pointers computed by min() and a multiplication each (spills as well); prefetching all lines of the next tile at once
+// (the loads of this one wait for them). With everything in L1 the products run at 88-91 % of the FMA peak.
 //
-// On ARM (-O2) a step of the score product is 38 instructions, 24 of them `fmla` by element, for 3 vectors and 8
-// numbers loaded; a step of the value product, which fetches as well, has 46 with g++ 12 and 44 with clang 14. No sum
-// leaves its register. With 4 keys at a time, as for 16 registers, they were 22 and 29 for 12 `fmla`. No kernel uses
-// what newer ARM processors have: products of bf16 (bfmmla) and of 8 bits (smmla), and vectors whose length the program
-// learns when it runs (SVE), which the compilers' vector extension does not know. Each would be a family of its own in
-// detail/kernels/kernel_table.h.
+// On ARM (-O2) a step of the score product takes 38 instructions, 24 of them `fmla` by element, and loads 3 vectors and
+// 8 elements; a step of the value product, which prefetches as well, takes 46 with g++ 12 and 44 with clang 14. No sum
+// is spilled. With 4 keys at a time, as for 16 registers, the two steps took 22 and 29 instructions, 12 of them `fmla`
+// in each. No kernel uses the extensions of newer ARM processors: matrix products of bf16 (bfmmla) and of 8-bit
+// integers (smmla), and vectors of a length known only at run time (SVE), which the compilers' vector extension does
+// not support. Each would be a separate family in detail/kernels/kernel_table.h.
 #pragma once
 
 #include <algorithm>
@@ -41,13 +41,13 @@ struct TileKernels {
   static constexpr int kRows = kRegisters >= 32 ? 8 : 4;
   static_assert(kVectors <= kMaxVectors && kRows <= kMaxRows);
   static_assert(!V::kIsVector || kRows * kVectors + kVectors + 1 <= kRegisters,
-                "a step of a product stays in registers");
-  static_assert(kKeyTile % kRows == 0, "scores are stored by kRows keys at a time");
-  static_assert(!V::kIsVector || kAlignment % Bytes == 0, "vectors of a tile's memory do not cross cache lines");
+                "one step of a product must fit in registers");
+  static_assert(kKeyTile % kRows == 0, "scores are stored kRows keys at a time");
+  static_assert(!V::kIsVector || kAlignment % Bytes == 0, "vectors in a tile's memory must not cross cache lines");
 
   /// scores = keys * query, and the maximum over the keys of each query.
   static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {
-    // The maximum waits in memory while the product runs: the register tile leaves no room for it.
+    // The maximum stays in memory during the product, because the register tile leaves no register for it.
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
       V::broadcast(-std::numeric_limits<T>::infinity()).store(m.tile_max + v * kLanes);
     }
@@ -56,8 +56,8 @@ struct TileKernels {
     if (j < keys) score_keys<kRows / 2>(m, key, j, keys, head_dim);
   }
 
-  /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, and max, sum and
-  /// rescale are brought up to date. Returns whether any maximum moved, so that `out` must be rescaled.
+  /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): turns scores into weights and updates
+  /// max, sum and rescale. Returns whether any maximum moved, in which case `out` must be rescaled.
   static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T> value, Index v_dim) {
     const V infinity = V::broadcast(std::numeric_limits<T>::infinity());
     V rise{};
@@ -71,8 +71,8 @@ struct TileKernels {
     if (moved) {
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) highest[v].store(m.max + v * kLanes);
     }
-    // A query that has kept no key yet has max -inf, and -inf - -inf is NaN. Scores are measured from 0 instead, where
-    // e^-inf is the right weight.
+    // A query that has kept no key yet has max -inf, and -inf - -inf is NaN. Its scores are taken relative to 0
+    // instead, where e^-inf is the right weight.
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) highest[v] = select(highest[v] == -infinity, V{}, highest[v]);
     if (moved) {
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
@@ -83,11 +83,11 @@ struct TileKernels {
         }
       }
     }
-    // Sixteen weights are added up, then those sums over a tile (in the memory of its maxima), then the sums of all
+    // Sums sixteen weights at a time, then those sums over a tile (in the memory of its maxima), then the sums of all
     // tiles.
     T *const scores = m.scores, *const tile_sum = m.tile_max;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) V{}.store(tile_sum + v * kLanes);
-    // Values are fetched into L1 meanwhile, if there is room for them.
+    // Values are prefetched into L1 meanwhile, if they fit.
     const Index fetched = keys * v_dim <= kMostFetched ? v_dim : 0;
     for (Index j = 0; j < keys;) {
       Array<V, kVectors> sum = {};
@@ -113,24 +113,24 @@ struct TileKernels {
     return moved;
   }
 
-  /// out = carried out + values^T * weights.
+  /// out = values^T * weights, plus the previous out as `update` says.
   static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, OutUpdate update,
                                 const PrefetchPlan& ahead) {
     const Index whole = v_dim / kRows * kRows;
     for (Index c = 0; c < whole; c += kRows)
       add_columns(m, {value.data + c, value.stride}, keys, m.out + c * kQueries, update, Lines(ahead, c, keys),
                   [](int a) { return a; });
-    // Past the end the last column stands in; nobody reads its sums.
+    // Past the end, the last column is repeated; its sums are not used.
     if (whole < v_dim)
       add_columns(m, {value.data + whole, value.stride}, keys, m.out + whole * kQueries, update,
                   Lines(ahead, whole, keys), [last = v_dim - 1 - whole](int a) { return std::min<Index>(a, last); });
   }
 
  private:
-  /// The scores of kKeys keys from `j` on, and the tile_max with them.
+  /// Computes the scores of kKeys keys from `j` on, and updates tile_max.
   template <int kKeys>
   static ATTN_INLINE void score_keys(const TileMemory<T>& m, Rows<T> key, Index j, Index keys, Index head_dim) {
-    // Past the end the last key stands in: it changes no maximum, and nobody reads its scores.
+    // Past the end, the last key is repeated: it changes no maximum, and its scores are not used.
     Array<const T*, kKeys> row;
     row[0] = key.data + j * key.stride;
     ATTN_UNROLL for (int a = 1; a < kKeys; ++a) row[a] = row[a - 1] + (j + a < keys ? key.stride : 0);
@@ -155,12 +155,13 @@ struct TileKernels {
     }
   }
 
-  static constexpr Index kLine = kCacheLine / static_cast<Index>(sizeof(T));        // numbers in a cache line
-  static constexpr Index kMostFetched = 32 * 1024 / static_cast<Index>(sizeof(T));  // in an L1 cache of 32 or 48 KiB
+  static constexpr Index kLine = kCacheLine / static_cast<Index>(sizeof(T));  // elements in a cache line
+  static constexpr Index kMostFetched =
+      32 * 1024 / static_cast<Index>(sizeof(T));  // elements, for an L1 cache of 32 or 48 KiB
 
-  /// What to fetch beside some columns of values: a cache line with each key, so that memory is never asked for much at
-  /// a time. The blocks of the plan take turns. Rows are fetched one after the other, not the same line of all rows:
-  /// with rows 2 KiB apart that made the product 20 to 40 % slower.
+  /// The lines to prefetch during the product of some columns of values: one per key, so that requests to memory are
+  /// spread evenly. The blocks of the plan take turns. Rows are prefetched one after the other. Prefetching the same
+  /// line of all rows made the product 20 to 40 % slower with rows 2 KiB apart.
   class Lines {
    public:
     ATTN_INLINE Lines(const PrefetchPlan& ahead, Index column, Index keys) {
@@ -174,7 +175,7 @@ struct TileKernels {
       to_next_row_ = stride - per_row_ * kStep;
     }
     ATTN_INLINE void fetch_one() {
-      __builtin_prefetch(next_, 0, 2);  // not into L1, which is full of the present tile
+      __builtin_prefetch(next_, 0, 2);  // not into L1, which the current tile fills
       next_ += kStep;
       if (--left_ == 0) {
         next_ += to_next_row_;
@@ -183,8 +184,8 @@ struct TileKernels {
     }
 
    private:
-    // Two tiles of rows as wide as the values are fetched in the course of one tile. For double on AVX-512 a step is
-    // two lines, and the processor brings the second with the first.
+    // During one tile, two tiles of rows as wide as the values are prefetched. For double on AVX-512, a step is two
+    // lines, and the processor fetches the second with the first.
     static constexpr Index kStep = std::max<Index>(64, 2 * kRows * static_cast<Index>(sizeof(T)));
 
     const std::byte* next_;
@@ -193,7 +194,7 @@ struct TileKernels {
     Index to_next_row_;
   };
 
-  /// kRows columns of value(), which stand at `offset(0)`, `offset(1)`, … of each row.
+  /// Computes kRows columns of value(), which are at `offset(0)`, `offset(1)`, … of each row.
   template <class Offset>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Rows<T> value, Index keys, T* out, OutUpdate update,
                                       Lines lines, const Offset& offset) {

@@ -1,4 +1,4 @@
-// Kernels that add up the output over stretches of tiles of keys, for tiles of any width and for single queries.
+// Kernels that accumulate the output over stretches of tiles of keys, for tiles of any width and for single queries.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How `out` lies in memory: (v_dim, queries) in tiles, (queries, v_dim) where queries are single.
+/// The layout of `out`: (v_dim, queries) in tiles, (queries, v_dim) for single queries.
 enum class OutLayout { by_column, by_query };
 
 template <class T, int Bytes>
@@ -17,7 +17,7 @@ struct TotalKernels {
   using V = Vec<T, Bytes>;
   static constexpr Index kLanes = V::kLanes;
 
-  /// Adds the present stretch to the totals; the first stretch becomes the totals. m.out is of no use afterwards.
+  /// Adds the current stretch to the totals; the first stretch becomes the totals. m.out must not be read afterwards.
   static ATTN_INLINE void end_stretch(const TileMemory<T>& m, Index queries, Index v_dim, OutLayout layout,
                                       bool is_first) {
     const Totals<T>& totals = m.totals;
@@ -38,15 +38,15 @@ struct TotalKernels {
     std::copy_n(m.max, queries, totals.max);
   }
 
-  /// Gives sums back what rounding took from them, and stores the totals as the output if there are any; the last
-  /// stretch must be among them by then.
+  /// Adds to each sum its part lost to rounding. If there are totals, which must include the last stretch by now,
+  /// stores them as the output.
   static ATTN_INLINE void finish(const TileMemory<T>& m, Index queries, Index v_dim, bool has_totals) {
     add_rests(m.sum, m.sum, m.sum_rest, queries);
     if (has_totals) add_rests(m.out, m.totals.out, m.totals.out_rest, queries * v_dim);
   }
 
  private:
-  /// to = sums with their rests.
+  /// to = sums + rests.
   static ATTN_INLINE void add_rests(T* to, const T* sums, const T* rests, Index size) {
     Index i = 0;
     for (; i + kLanes <= size; i += kLanes) {
@@ -60,8 +60,8 @@ struct TotalKernels {
     }
   }
 
-  /// Sets m.rescale to what totals must be multiplied by to be relative to the present maxima. Returns whether any of
-  /// these factors is not 1.
+  /// Sets m.rescale to the factors that make the totals relative to the current maxima. Returns whether any factor is
+  /// not 1.
   static ATTN_INLINE bool find_factors(const TileMemory<T>& m, Index queries) {
     bool moved = false;
     for (Index i = 0; i < queries; ++i) {

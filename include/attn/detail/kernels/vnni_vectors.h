@@ -1,4 +1,4 @@
-// Vectors of integers of 8 bits and of the digits that numbers are cut into, for detail/kernels/dot_kernels.h.
+// Vectors of 8-bit integers and of the digits that floats are split into, for detail/kernels/dot_kernels.h.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ inline namespace ATTN_BUILT_FOR {
 
 typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
 
-// For wide operands of assembly clang wants the function to have their instruction set, and then refuses to be told to
-// inline it into one that has not. It inlines by itself, once that one stands in a kernel.
+// For wide assembly operands, clang requires the function to have their instruction set, and then rejects always_inline
+// into a caller that lacks it. Without always_inline, it inlines the function once the caller is inlined into a kernel.
 #if defined(__clang__)
 #define ATTN_ASSEMBLY(target) target static inline
 #else
@@ -25,10 +25,9 @@ typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
 #endif
 
 /// Instructions for vectors of `Bytes`:
-/// - round(x, from): to the nearest integers, halfway cases to even,
-/// - load_four(x, from): the same four bytes in every lane,
-/// - add_dots(sum, bytes, signed_bytes): sum += the products of four bytes, added up, in every lane; those of `bytes`
-///   count as 0 to 255, the other ones as -128 to 127.
+/// - round(x, from): rounds to the nearest integers, ties to even,
+/// - load_four(x, from): loads the same four bytes into every lane,
+/// - add_dots(sum, bytes, signed_bytes): sum += the dot product of four bytes in every lane; `bytes` are unsigned.
 template <int Bytes>
 struct VnniInstructions;
 
@@ -39,7 +38,7 @@ struct VnniInstructions<64> {
   using Ints = V::IntRaw;
 
   ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void round(Ints& x, const V& from) {
-    Ints in_register;  // g++ 12 stores what assembly gives to an element of an array each time
+    Ints in_register;  // g++ 12 would write an assembly result that is an array element to memory each time
     asm("vcvtps2dq %1, %0" : "=v"(in_register) : "v"(from.raw));
     x = in_register;
   }
@@ -79,7 +78,7 @@ struct VnniInstructions<32> {
 };
 #undef ATTN_ASSEMBLY
 
-/// Vectors of `Bytes`, 64 or 32, which other instructions take as parts of 16 bytes.
+/// Operations on vectors of `Bytes`, 64 or 32. Their shuffles work within 16-byte parts.
 template <int Bytes>
 struct VnniVectors : VnniInstructions<Bytes> {
   using V = Vec<float, Bytes>;
@@ -88,17 +87,17 @@ struct VnniVectors : VnniInstructions<Bytes> {
   typedef std::uint32_t Bits __attribute__((vector_size(Bytes)));
   typedef std::int32_t IntsInMemory __attribute__((vector_size(Bytes), aligned(1), may_alias));
 
-  /// What makes integers of numbers up to a largest one, and the way back. Powers of two, so that short numbers stay
-  /// what they are.
+  /// Factors that convert floats of up to a given magnitude to integers, and back. They are powers of two, so that
+  /// floats with few significant bits stay exact.
   struct Scale {
     float factor, unit;
     bool exists;
 
-    /// The largest number becomes one of at least 2^bits and less than twice that. 0 has a factor of 0.
+    /// Scales the largest number to at least 2^bits and less than twice that. For 0 the factor is 0.
     static ATTN_INLINE Scale of(float largest, int bits) {
       std::uint32_t exponent;
       std::memcpy(&exponent, &largest, sizeof(exponent));
-      if (exponent == 0) return {0, 0, true};  // and not for -0, which max_bits() takes for more than any number
+      if (exponent == 0) return {0, 0, true};  // -0 is refused below: max_bits() orders it above all numbers
       if (!(largest >= 0x1p-100f && largest <= 0x1p100f)) return {0, 0, false};
       exponent >>= 23;
       return {power(254 - exponent + static_cast<std::uint32_t>(bits)),
@@ -114,8 +113,8 @@ struct VnniVectors : VnniInstructions<Bytes> {
 
   static ATTN_INLINE void load(Ints& x, const std::byte* from) { x = *reinterpret_cast<const IntsInMemory*>(from); }
   static ATTN_INLINE void store(std::byte* to, const Ints& x) { *reinterpret_cast<IntsInMemory*>(to) = x; }
-  /// top = the larger of both in every lane, compared as integers: so floats that are not negative are in order, and
-  /// infinity, NaN and whatever is negative are larger.
+  /// top = the larger of the two in every lane, compared as integers. This orders non-negative finite floats correctly,
+  /// and puts infinity, NaN and negative floats above them.
   static ATTN_INLINE void max_bits(Bits& top, const Bits& x) { top = top > x ? top : x; }
   static ATTN_INLINE float largest(const Bits& x) {
     Bits all = x;
@@ -131,7 +130,7 @@ struct VnniVectors : VnniInstructions<Bytes> {
         std::make_integer_sequence<int, kLanes>());
     return all[0];
   }
-  /// Of each four numbers next to each other: the lowest bytes come first, then the second ones, and so on.
+  /// Sorts the bytes of every four neighbouring integers: all lowest bytes first, then the second ones, and so on.
   static ATTN_INLINE void sort_digits(Ints& x) { sort_bytes(x, std::make_integer_sequence<int, Bytes>()); }
   template <int... i>
   static ATTN_INLINE void sort_bytes(Ints& x, std::integer_sequence<int, i...>) {
@@ -139,14 +138,14 @@ struct VnniVectors : VnniInstructions<Bytes> {
     x = (Ints)__builtin_shufflevector((Small)x, (Small)x, (i / 16 * 16 + i % 4 * 4 + i % 16 / 4)...);
   }
 
-  /// Digits of sums, the lowest first, to what they stand for in units.
+  /// Combines the sums of digits, lowest first, into values in units.
   static ATTN_INLINE V join_digits(const Ints* sums) {
     using Raw = typename V::Raw;
     return {__builtin_convertvector(sums[2], Raw) * 0x1p16f +
             (__builtin_convertvector(sums[1], Raw) * 0x1p8f + __builtin_convertvector(sums[0], Raw))};
   }
 
-  /// 16 bytes of each of two vectors: numbers of `Number` in turn, of the lower half of each, or the upper.
+  /// Interleaves the `Number`s in the lower or upper half of each 16-byte part of two vectors.
   template <class Number, int kHalf, int... i>
   static ATTN_INLINE void zip(Ints& x, const Ints& a, const Ints& b, std::integer_sequence<int, i...>) {
     typedef Number Numbers __attribute__((vector_size(Bytes)));
@@ -158,7 +157,7 @@ struct VnniVectors : VnniInstructions<Bytes> {
   static ATTN_INLINE void zip(Ints& x, const Ints& a, const Ints& b) {
     zip<Number, kHalf>(x, a, b, std::make_integer_sequence<int, Bytes / static_cast<int>(sizeof(Number))>());
   }
-  /// Every other part of two vectors, those of `a` first: parts 0 and 2, or, kOdd, 1 and 3.
+  /// Takes every other part of two vectors, those of `a` first: parts 0 and 2, or 1 and 3 if kOdd.
   template <int kOdd, class Raw, int... i>
   static ATTN_INLINE void take_parts(Raw& x, const Raw& a, const Raw& b, std::integer_sequence<int, i...>) {
     x = __builtin_shufflevector(a, b, (i / 4 * 8 + 4 * kOdd + i % 4)...);
@@ -183,8 +182,8 @@ struct VnniVectors : VnniInstructions<Bytes> {
     }
   }
 
-  /// Some columns of keys as they are multiplied, (columns / 4, keys): four numbers of one key after the other,
-  /// each 128 more than it is. Behind the last key it stands again.
+  /// Reorders some columns of keys for the product, to (columns / 4, keys) groups of four elements of a key, each
+  /// element increased by 128. Past the end, the last key is repeated.
   template <int kVectors>
   static ATTN_INLINE void order_keys(std::byte* to, const RowsToRead& key, Index first, Index keys, Index column,
                                      Index columns) {
@@ -207,7 +206,7 @@ struct VnniVectors : VnniInstructions<Bytes> {
           zip<std::int64_t, 1>(k[a + 3], y[1], y[3]);
         }
         ATTN_UNROLL for (int i = 0; i < 4; ++i) {
-          Array<Ints, kParts> part;  // numbers 16 p + 4 i and the three behind, of all keys
+          Array<Ints, kParts> part;  // columns 16 p + 4 i to 16 p + 4 i + 3 of all keys
           ATTN_UNROLL for (int a = 0; a < kParts; ++a) part[a] = k[4 * a + i];
           transpose_parts(part);
           ATTN_UNROLL for (int p = 0; p < kParts; ++p) store(to + (c + 16 * p + 4 * i) * kVectors * kLanes, part[p]);
@@ -215,8 +214,8 @@ struct VnniVectors : VnniInstructions<Bytes> {
       }
   }
 
-  /// Half of `Bytes` numbers of four values, those of a column next to each other. Behind the last value it stands
-  /// again.
+  /// Interleaves half of the `Bytes` columns of four values, so that the elements of a column are contiguous. Past the
+  /// end, the last value is repeated.
   template <int kHalf>
   static ATTN_INLINE void zip_values(Ints& low, Ints& high, const std::byte* column, Index stride, Index first,
                                      Index keys) {
@@ -230,7 +229,8 @@ struct VnniVectors : VnniInstructions<Bytes> {
   }
 
  private:
-  /// Every lane becomes what join(lane, other) makes of itself and the one kDistance away, then half as far.
+  /// Reduces all lanes by join(), and sets every lane to the result: joins each lane with the one kDistance away, then
+  /// with the one half as far away, and so on.
   template <int kDistance, class Raw, class Join, int... i>
   static ATTN_INLINE void fold(Raw& x, const Join& join, std::integer_sequence<int, i...> lanes) {
     const Raw other = __builtin_shufflevector(x, x, (i ^ kDistance)...);

@@ -1,4 +1,4 @@
-// The linear maps before an additive score, forward and backward.
+// The linear maps of queries and keys before an additive score, forward and backward.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Calls visit(batch, head, options) for each head. Where there are enough heads for all workers they run side by side,
-/// and otherwise one after the other, each with all workers.
+/// Calls visit(batch, head, options) for each head. If there are enough heads for all workers, they run in parallel;
+/// otherwise they run one after the other, each with all workers.
 template <class Visit>
 void for_each_head(Index batch, Index heads, const Work& work, const Options& options, const Visit& visit) {
   const Workers workers(work, options.executor);
@@ -24,7 +24,7 @@ void for_each_head(Index batch, Index heads, const Work& work, const Options& op
   workers.run(batch * heads, [&](Index task, int) { visit(task / heads, task % heads, own); });
 }
 
-/// to (batch, heads, len, hidden) = x * weightᵀ + bias, or x + bias where there is no weight.
+/// Computes `to` (batch, heads, len, hidden) = x * weightᵀ + bias, or x + bias if there is no weight.
 template <class T>
 void project(const DTypeView<const T>& x, const HeadParameter<T>& weight, const HeadParameter<T>& bias,
              const TensorView<T, 4>& to, const Options& options) {
@@ -42,8 +42,8 @@ void project(const DTypeView<const T>& x, const HeadParameter<T>& weight, const 
   });
 }
 
-/// Adds the rows of a tensor (batch, heads, len, hidden), times a factor, to a parameter (hidden) that each head has,
-/// or all heads share.
+/// Adds the rows of a tensor (batch, heads, len, hidden), times a factor, to a parameter (hidden), which is separate
+/// for each head or shared by all.
 template <class T>
 void add_up_rows(const Tensor<T, 4>& rows, T factor, HeadParameter<T>& to) {
   const Index hidden = rows.dim(3), heads = rows.dim(1);
@@ -57,8 +57,8 @@ void add_up_rows(const Tensor<T, 4>& rows, T factor, HeadParameter<T>& to) {
   for (std::size_t i = 0; i < sums.size(); ++i) to.of(0)[i] += factor * static_cast<T>(sums[i]);
 }
 
-/// The backward map. From grad (batch, heads, len, hidden) it computes the gradient of x, and adds to that of the
-/// weight. A token whose gradient is 0 adds nothing, even if its x is not finite.
+/// The backward map. Computes the gradient of x from `grad` (batch, heads, len, hidden), and adds to the gradient of
+/// the weight. A token whose gradient is 0 adds nothing, even if its x is not finite.
 template <class T>
 void project_back(const Tensor<T, 4>& grad, const DTypeView<const T>& x, const HeadParameter<T>& weight,
                   HeadParameter<T>& weight_sum, const DTypeView<T>& grad_x, const Options& options) {

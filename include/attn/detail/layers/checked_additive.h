@@ -1,4 +1,4 @@
-// A call of additive attention, checked: what CheckedCall is to attention().
+// A checked call of additive attention, the counterpart of CheckedCall.
 #pragma once
 
 #include <utility>
@@ -12,7 +12,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The arguments of one call. The loops see a call on queries and keys of `hidden` features, which project() makes.
+/// The arguments of one call. The loops see a call on queries and keys of `hidden` features, which project() computes.
 template <class Q, class K, class V, class M>
 class CheckedAdditive : public CallInputs<Q, K, V> {
   using Inputs = CallInputs<Q, K, V>;
@@ -31,17 +31,17 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
         parameters(score, q.shape(), k.shape(), given_options.scale.value_or(1)),
         problem(make_problem<T>(with_features(q), with_features(k), v, options)),
         mods(bind_call(given_mods, problem)) {
-    require(std::isfinite(parameters.scale), "scale must be finite in the scalar type of the tensors, it is ",
+    require(std::isfinite(parameters.scale), "scale must be finite in the scalar type of the tensors, but is ",
             given_options.scale.value_or(1));
   }
 
-  const Options options;  ///< of the loops, without a workspace
+  const Options options;  ///< for the loops, without a workspace
   const std::span<std::byte> workspace;
   const AdditiveParameters<T> parameters;
   const Problem problem;
   const Bound<M> mods;
 
-  /// Views of outputs in the caller's memory, which share none with what is read.
+  /// Returns views of outputs in the caller's memory, checked not to overlap anything that is read.
   template <class Out, class Lse>
   ResultViews<T> caller_results(Out&& out, Lse&& lse) const {
     const ResultViews<T> to = result_views<T>(problem, out, lse);
@@ -55,7 +55,7 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
     return to;
   }
 
-  /// Computes the call by its definition. Null weights: they are not wanted.
+  /// Computes the call by its definition. `weights` is null if not requested.
   template <class... To>
   void naive(const DTypeView<T>& weights, To&&... result) const {
     const ResultViews<T> to = result_views<T>(problem, result...);
@@ -69,25 +69,26 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
   const AdditiveScore<T>& score() const { return score_; }
 
  private:
-  /// What the loops are not told: the scale, which belongs to the score's weights; the caller's workspace, of which
-  /// they get what projected rows leave; and `compute`, since no product is left that the matrix unit could round.
+  /// Removes the options that the loops must not see: the scale, which belongs to the score's weights; the caller's
+  /// workspace, of which they get the part after the projected rows; and `compute`, since no product is left that the
+  /// matrix unit could round.
   static Options of_loops(Options options) {
     options.scale = 1;
     options.workspace = {};
     options.compute = Compute::native;
     return options;
   }
-  /// The sizes as the loops see them, with `hidden` features.
+  /// Returns a view with the sizes that the loops see, with `hidden` features.
   DTypeView<const T> with_features(const DTypeView<const T>& t) const {
     return t.part(0, {t.dim(0), t.dim(1), t.dim(2), parameters.hidden}, t.strides());
   }
 };
 
-/// Queries and keys of a call multiplied by their weights, and the score of these.
+/// Queries and keys of a call multiplied by their weights, and the score that uses them.
 template <class T>
 class ProjectedCall {
  public:
-  /// `workspace`: the caller's, which begins with these rows; none: they are allocated.
+  /// `workspace` is the caller's and begins with these rows; without one, they are allocated.
   template <class Call>
   explicit ProjectedCall(const Call& call, std::span<std::byte> workspace = {}) : ProjectedCall(call, Sizes()) {
     loops_.workspace = workspace;
@@ -105,7 +106,7 @@ class ProjectedCall {
   }
   ProjectedCall(const ProjectedCall&) = delete;
 
-  /// The bytes that a call needs of a workspace: for these rows and for the loops.
+  /// Returns the workspace bytes that a call needs, for these rows and for the loops.
   template <class Call>
   static Index workspace_bytes(const Call& call) {
     const ProjectedCall sizes(call, Sizes());
@@ -114,7 +115,7 @@ class ProjectedCall {
            (call.parameters.key_weight.is_given() ? sizes.bytes_of(p.kv_heads * p.kv_len) : 0) +
            flash_workspace_bytes(sizes.tensors({}, call.v), call.mods, call.options) + kAlignment - 1;
   }
-  /// What the loops will do.
+  /// Explains what the loops will do.
   template <class Call>
   static Explanation explanation(const Call& call) {
     const ProjectedCall sizes(call, Sizes());
@@ -126,9 +127,9 @@ class ProjectedCall {
   /// Adds the kernel that the backward pass needs.
   void wants_gradients(VectorSet vectors) { score_.add_gradients = additive_gradients<T>(vectors); }
 
-  /// The options of the loops, with what is left of the workspace.
+  /// The options of the loops, with the rest of the workspace.
   const Options& options() const { return loops_; }
-  /// The tensors as the loops see them.
+  /// Returns the tensors as the loops see them.
   CallTensors<T> tensors(const ResultViews<T>& to, const DTypeView<const T>& value) const {
     CallTensors<T> t{to.out, to.lse, DTypeView<const T>(query_), key_, value, problem_};
     t.score = &score_;
@@ -139,7 +140,7 @@ class ProjectedCall {
  private:
   struct Sizes {};
 
-  /// Without rows: their views have sizes and strides, and no numbers behind them.
+  /// Computes sizes only: the views of rows have sizes and strides, but no valid elements.
   template <class Call>
   ProjectedCall(const Call& call, Sizes)
       : problem_(call.problem),
@@ -158,7 +159,7 @@ class ProjectedCall {
   Index bytes_of(Index rows) const {
     return padded(problem_.batch * rows * problem_.head_dim * static_cast<Index>(sizeof(T)), kAlignment);
   }
-  /// The next bytes of the workspace, or memory of its own.
+  /// Returns the next bytes of the workspace, or allocates them in `own` if there is none.
   T* take(Tensor<std::byte, 1>& own, Index bytes) {
     std::span<std::byte>& left = loops_.workspace;
     std::byte* from = left.data();
@@ -181,7 +182,7 @@ class ProjectedCall {
   Tensor<std::byte, 1> own_query_, own_key_;
   TensorView<const T, 4> query_;
   DTypeView<const T> key_;
-  HeadParameter<T> weight_;  ///< of the scores, times the scale
+  HeadParameter<T> weight_;  ///< weights of the score, times the scale
   OtherScore<T> score_;
 };
 

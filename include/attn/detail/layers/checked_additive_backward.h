@@ -1,4 +1,4 @@
-// A backward call of additive attention, checked.
+// A checked backward call of additive attention.
 #pragma once
 
 #include "attn/detail/backward/checked_backward.h"
@@ -13,7 +13,7 @@ struct AdditiveGradients;
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The arguments of one call, without those of the forward pass's result.
+/// The arguments of one call, without the results of the forward pass.
 template <class G, class Q, class K, class V, class M>
 class CheckedAdditiveBackward {
   const CheckedAdditive<Q, K, V, M> call_;
@@ -37,7 +37,7 @@ class CheckedAdditiveBackward {
   }
   CheckedAdditiveBackward(const CheckedAdditiveBackward&) = delete;
 
-  /// Room for all gradients.
+  /// Allocates all gradients.
   auto gradients() const {
     auto q = gradient_like<Q>(call_.q);
     auto k = gradient_like<K>(call_.k);
@@ -52,7 +52,7 @@ class CheckedAdditiveBackward {
                                                                        std::move(zeros.bias.numbers())};
   }
 
-  /// Tile by tile, from what the forward pass has returned.
+  /// Computes the gradients tile by tile, from the results of the forward pass.
   template <class Grads, class Out, class Lse>
   void run(Grads& grads, const Out& out, const Lse& lse) const {
     move_sums(run(call_grads(grads.query, grads.key, grads.value), out, lse), grads);
@@ -86,7 +86,7 @@ class CheckedAdditiveBackward {
     run(to, out_held, lse).add_to(grads);
   }
 
-  /// By its definition.
+  /// Computes the gradients by their definition.
   template <class Grads>
   void naive(Grads& grads) const {
     AdditiveSums<T> sums(call_.parameters);
@@ -123,7 +123,7 @@ class CheckedAdditiveBackward {
     const auto same = [](const char* name, const auto& grad, const HeadParameter<T>& of) {
       if (!grad.is_given()) return;
       const Shape<3> have{grad.heads(), grad.rows(), grad.columns()};
-      require(have == of.numbers().shape(), "the gradient of ", name, " has shape ", have, ", the parameter has ",
+      require(have == of.numbers().shape(), "the gradient of ", name, " has shape ", have, ", expected ",
               of.numbers().shape(), " as (heads, rows, columns)");
     };
     same("query_weight", grads.query_weight, p.query_weight);

@@ -11,11 +11,11 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// y = x * weightᵀ + bias: `outputs` rows of a weight matrix with row-major rows of `inputs` numbers. Null bias: none.
+/// y = x * weightᵀ + bias, with a row-major weight of `outputs` rows of `inputs` elements. `bias` may be null.
 ///
 /// The score kernels compute it, with tokens as queries and rows of the weight as keys. So it is fast without compiler
-/// flags, while Eigen's product has only the instruction set of the flags. Numbers of 16 bits are summed in float and
-/// rounded once.
+/// flags, while Eigen's product uses only the instruction set that the flags enable. 16-bit elements are summed in
+/// float and rounded once.
 template <class T>
 struct Linear {
   const T* weight;
@@ -23,8 +23,9 @@ struct Linear {
   Index inputs;
   Index outputs;
 
-  /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
-  /// executor, instruction set and `compute` matter. `memory` has bytes(), or is empty: then the call allocates.
+  /// Maps all tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
+  /// executor, instruction set and `compute` are used. `memory` has the size bytes(), or is empty; the call then
+  /// allocates.
   void operator()(const T* x, T* y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
     run<kDType == DType::native>(readable(x, inputs), y, tokens, options, memory);
   }
@@ -34,7 +35,7 @@ struct Linear {
     run<false>(x, y, tokens, options, memory);
   }
 
-  /// The memory that a call works in.
+  /// Returns the size in bytes of the memory that a call uses.
   Index bytes(Index tokens, const Options& options) const {
     const Plan plan = plan_for<kDType == DType::native>(tokens, options);
     return Workspace::needed(plan.layout.bytes(), plan.workers.count());
@@ -54,7 +55,7 @@ struct Linear {
     const KernelFamily<Number>& family() const { return few ? kernels.full_precision : kernels.family; }
   };
 
-  /// `kNative`: all numbers lie in memory as they are computed with.
+  /// `kNative`: all elements are stored in the type of the arithmetic.
   template <bool kNative>
   void run(const RowsToRead& x, T* y, Index tokens, const Options& options, std::span<std::byte> memory) const {
     if (tokens == 0) return;
@@ -65,8 +66,8 @@ struct Linear {
     const TileLayout<Number>& layout = plan.layout;
     const int workers = plan.workers.count();
     const Workspace workspace(layout.bytes(), workers, memory);
-    // Few tokens make few tiles; then the outputs are shared out among the workers.
-    constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others
+    // Few tokens make few tiles; then the outputs are distributed among the workers.
+    constexpr Index kTasksPerWorker = 4;  // so that workers finish at about the same time
     const Index blocks = ceil_div(outputs, kKeyTile);
     const Index wanted = kTasksPerWorker * workers / tiles.count();
     const Index parts = workers == 1 ? 1 : std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
@@ -75,7 +76,7 @@ struct Linear {
       const Range rows = tiles.rows(task / parts),
                   columns{blocks * part / parts * kKeyTile, std::min(blocks * (part + 1) / parts * kKeyTile, outputs)};
       const TileMemory<Number> m = layout.at(workspace.of(worker));
-      const InUse<Number> in_use(family);
+      const KernelScope<Number> in_use(family);
       if (few)
         run_rows(x, y, tokens, columns, family, m);
       else
@@ -85,8 +86,8 @@ struct Linear {
 
   template <bool kNative>
   Plan plan_for(Index tokens, const Options& options) const {
-    // With few tokens, as in decoding, reading the weight from memory is what takes time. The kernels for single
-    // queries read it once for all of them.
+    // With few tokens, as in decoding, reading the weight from memory takes most of the time. The kernels for single
+    // queries read it once for all tokens.
     const bool few = tokens <= kQueriesAtATime;
     const ChosenKernels<Number> kernels =
         choose_kernels_for<Number, kNative>(options, bf16_products(options.compute, {kDType}));
@@ -107,7 +108,7 @@ struct Linear {
   }
 
   static RowsToRead from_row(RowsToRead x, Index row) {
-    x.data += row * x.stride * size_of_number<Number>(x.dtype);
+    x.data += row * x.stride * size_of_element<Number>(x.dtype);
     return x;
   }
 
@@ -117,7 +118,7 @@ struct Linear {
     load_query(family, x, rows, inputs, Number(1), kernels.queries, m.packed_key, m);
     std::fill_n(m.sum, kernels.queries, Number(1));
     TileMemory<Number> result = m;
-    std::swap(result.out, result.scores);  // they are the result already, to be stored without being divided
+    std::swap(result.out, result.scores);  // the scores are the result, stored without a division
     for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
       const Index count = std::min(kKeyTile, columns.end - first);
       const RowsToRead weights = readable(weight + first * inputs, inputs);

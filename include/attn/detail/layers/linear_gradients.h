@@ -1,4 +1,4 @@
-// The gradients of a layer's linear map.
+// Gradients of a layer's linear map.
 #pragma once
 
 #include "attn/detail/kernels/backward_kernels.h"
@@ -7,12 +7,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// to = fromᵀ: `from` (rows, columns) and `to` (columns, rows) are row-major without gaps. Both dtypes are computed in
-/// the same type.
+/// Computes to = fromᵀ: `from` (rows, columns) and `to` (columns, rows) are row-major without gaps. Both element types
+/// must have the same computed_t.
 template <class From, class To>
 void transpose_into(To* to, const From* from, Index rows, Index columns, const Options& options) {
   using T = computed_t<From>;
-  constexpr int kSide = 32;  // of a block: 16 kB of long double, which any thread's stack has
+  constexpr int kSide = 32;  // of a block: 16 kB of long double, which fits any thread's stack
   constexpr bool kNative = dtype_of<From> == DType::native && dtype_of<To> == DType::native;
   const KernelFamily<T>& family = family_of<T, !kNative>(vectors_of(isa_of(options)));
   const Workers workers({kFlopsToMove * static_cast<double>(rows) * static_cast<double>(columns)}, options.executor);
@@ -21,17 +21,17 @@ void transpose_into(To* to, const From* from, Index rows, Index columns, const O
     const Index column = task * kSide, width = std::min<Index>(kSide, columns - column);
     for (Index row = 0; row < rows; row += kSide) {
       const Index height = std::min<Index>(kSide, rows - row);
-      const RowsToRead turned{reinterpret_cast<const std::byte*>(from + row * columns + column), dtype_of<From>, 1,
-                              columns};
-      family.pack_rows(turned, width, height, block);
+      const RowsToRead transposed{reinterpret_cast<const std::byte*>(from + row * columns + column), dtype_of<From>, 1,
+                                  columns};
+      family.pack_rows(transposed, width, height, block);
       family.unpack_rows(block, width, height,
                          {reinterpret_cast<std::byte*>(to + column * rows + row), dtype_of<To>, rows, 1});
     }
   });
 }
 
-/// The gradient with respect to x of y = x * weightᵀ + bias: grad_x = grad_y * weight, for all tokens. Row-major
-/// without gaps, as in Linear.
+/// Computes the gradient of y = x * weightᵀ + bias with respect to x: grad_x = grad_y * weight, for all tokens.
+/// Row-major without gaps, as in Linear.
 template <class T>
 void input_gradient(const Linear<T>& map, const T* grad_y, T* grad_x, Index tokens, const Options& options) {
   if (tokens == 0) return;
@@ -40,10 +40,10 @@ void input_gradient(const Linear<T>& map, const T* grad_y, T* grad_x, Index toke
   Linear<T>{columns.data(), nullptr, map.outputs, map.inputs}(grad_y, grad_x, tokens, options);
 }
 
-/// Where the gradients with respect to weight and bias of y = x * weightᵀ + bias are added up. Null bias: none.
+/// Accumulates the gradients of y = x * weightᵀ + bias with respect to weight and bias. `bias` may be null.
 ///
-/// Numbers of 16 bits have gradients of 32: sums over many calls would stop growing where a term is less than half a
-/// rounding of the sum, 1/256 of it in bfloat16.
+/// 16-bit parameters have 32-bit gradients: sums over many calls would stop growing where a term is less than half a
+/// rounding step of the sum, 1/256 of it in bfloat16.
 template <class T>
 struct LinearGradients {
   using Number = computed_t<T>;
@@ -52,10 +52,10 @@ struct LinearGradients {
   Index inputs;
   Index outputs;
 
-  /// weight += grad_yᵀ * x, bias += sum of the rows of grad_y, of all tokens: x (tokens, inputs) and grad_y (tokens,
-  /// outputs). A token whose grad_y is 0 adds nothing, even if its x is not finite: it may be one that masks drop.
-  /// `memory` has bytes(): then nothing is allocated, and the call adds all or does not begin. If it is empty, the call
-  /// allocates.
+  /// Adds grad_yᵀ * x to weight and the sum of the rows of grad_y to bias, for all tokens: x (tokens, inputs) and
+  /// grad_y (tokens, outputs). A token whose grad_y is 0 adds nothing, even if its x is not finite: masks may have
+  /// dropped it. If `memory` has the size bytes(), nothing is allocated, and the call either adds everything or fails
+  /// before it adds anything. If it is empty, the call allocates.
   void add(const T* x, const T* grad_y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
     const ChosenKernels<Number> kernels = kernels_for(options);
     for (Index first = 0; first < tokens; first += kMost) {
@@ -66,7 +66,7 @@ struct LinearGradients {
         add_by_rows(some, kernels, options, memory);
     }
   }
-  /// The memory that add() works in.
+  /// Returns the size in bytes of the memory that add() uses.
   Index bytes(Index tokens, const Options& options) const {
     if (tokens == 0) return 0;
     const Index most = std::min(kMost, tokens);
@@ -84,11 +84,12 @@ struct LinearGradients {
   };
 
   static constexpr DType kDType = dtype_of<T>;
-  /// Tokens at a time: the memory then does not grow with their number, and long sums are rounded less.
+  /// Tokens at a time, so that the memory does not grow with their number and long sums are rounded less.
   static constexpr Index kMost = 2048;
-  static constexpr Index kOutputs = 32;  ///< whose sums are formed in one task
-  /// Tokens over which sums stay in registers. Of 768 tokens, 128 -> 512 features, half as many are 2 to 15 % slower,
-  /// because sums are stored and loaded more often, and twice as many 10 %, because they leave the L1 cache.
+  static constexpr Index kOutputs = 32;  ///< outputs whose sums one task computes
+  /// Tokens over which sums stay in registers. With 768 tokens and 128 -> 512 features, half as many are 2 to 15 %
+  /// slower, because sums are stored and loaded more often, and twice as many are 10 % slower, because their data no
+  /// longer fit in the L1 cache.
   static constexpr Index kTogether = 256;
 
   static ChosenKernels<Number> kernels_for(const Options& options) {
@@ -114,7 +115,7 @@ struct LinearGradients {
     return {reinterpret_cast<const std::byte*>(first), kDType, stride, column};
   }
 
-  /// Lanes run over the inputs. Only grad_y is transposed, and that in a task's own memory.
+  /// Vectorised over the inputs. Only grad_y is transposed, in a task's own memory.
   void add_by_rows(const Tokens& tokens, const ChosenKernels<Number>& chosen, const Options& options,
                    std::span<std::byte> memory) const {
     const KernelFamily<Number>& family = chosen.full_precision;
@@ -135,7 +136,7 @@ struct LinearGradients {
                           width, Number(1), panels + some.begin * row + column * some.size());
     });
 
-    // Few outputs make few tasks; then the inputs are shared out, too, and each task transposes its gradients.
+    // Few outputs make few tasks; then the inputs are distributed, too, and each task transposes its gradients.
     constexpr Index kTasksPerWorker = 2;
     const Index row_tasks = std::max<Index>(ceil_div(outputs, kOutputs), 1),
                 wanted = workers.count() == 1 ? 1 : kTasksPerWorker * workers.count() / row_tasks,
@@ -173,8 +174,8 @@ struct LinearGradients {
     });
   }
 
-  /// Some columns of x, with zeros in place of tokens whose grad_y is 0. Without such tokens x itself serves, otherwise
-  /// `copy`.
+  /// Returns some columns of x, with zeros in place of tokens whose grad_y is 0. Without such tokens this is x itself
+  /// if it needs no conversion, otherwise `copy`.
   Rows<Number> adding_rows(const Tokens& tokens, Range some, Range columns, const KernelFamily<Number>& family,
                            Number* copy) const {
     const T* const x = tokens.x + some.begin * inputs + columns.begin;
@@ -190,15 +191,14 @@ struct LinearGradients {
     return {copy, columns.size()};
   }
 
-  /// The memory of a task of either kind, in whole cache lines.
+  /// Returns the size in bytes of the memory that a task of either kind needs, in whole cache lines.
   static Index worker_bytes(Index row) {
     constexpr Index kRows = kOutputs * kTogether + 2 * kOutputs + kTogether;
     const Index numbers = padded(std::max(kRows + kOutputs * row, kTogether * kKeyTile), kAlignment);
     return numbers * static_cast<Index>(sizeof(Number));
   }
 
-  /// What add_on_matrix_unit() works in: both factors by columns, the sums of some tokens, and what is left for the
-  /// product.
+  /// Memory of add_on_matrix_unit(): both factors transposed, the sums of some tokens, and the rest for the product.
   struct ColumnMemory {
     static constexpr Index kMost = 512;  ///< tokens at a time
 
@@ -232,12 +232,12 @@ struct LinearGradients {
   };
   Index columns() const { return inputs + (bias ? 1 : 0); }
   static Options on_matrix_unit(Options options) {
-    if constexpr (kDType == DType::bf16) options.compute = Compute::bf16;  // rounds nothing
+    if constexpr (kDType == DType::bf16) options.compute = Compute::bf16;  // exact, as the elements are bfloat16
     return options;
   }
 
-  /// The score kernels want both factors by columns. 512 tokens at a time are 1024 flops for each number of the sums,
-  /// beside which adding it to the gradient costs little.
+  /// The score kernels expect both factors transposed. 512 tokens at a time take 1024 flops per element of the sums, so
+  /// that adding the element to the gradient costs little in comparison.
   void add_on_matrix_unit(const Tokens& tokens, const Options& given, std::span<std::byte> memory) const {
     const Options options = on_matrix_unit(given);
     const ColumnMemory m(*this, tokens.count, options, memory);
@@ -257,7 +257,7 @@ struct LinearGradients {
   }
 
   void add_up(const Number* sums, const Options& options) const {
-    constexpr Index kRows = 16;  // a task
+    constexpr Index kRows = 16;  // per task
     Workers({kFlopsToMove * static_cast<double>(outputs) * static_cast<double>(columns())}, options.executor)
         .run(ceil_div(outputs, kRows), [&](Index task, int) {
           for (Index o = task * kRows; o < std::min(outputs, (task + 1) * kRows); ++o) {

@@ -1,4 +1,4 @@
-// Multi-head attention backwards.
+// Backward pass of multi-head attention.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Says in one sentence what is wrong with the type of grad_out, for a layer of T and a query of type Q.
+/// Rejects a wrong type of grad_out with a one-sentence error, for a layer of T and a query of type Q.
 template <class T, class G, class Q>
 constexpr bool check_grad_out() {
   static_assert(std::is_same_v<typename Traits<G>::Scalar, T>,
-                "attn: grad_out must hold the scalar type T of MultiHeadAttention<T>; convert with .cast<float>() or "
+                "attn: grad_out must have the scalar type T of MultiHeadAttention<T>; convert with .cast<float>() or "
                 ".cast<double>()");
   static_assert(Traits<G>::kRank == Traits<Q>::kRank,
                 "attn: grad_out must have the rank of the query: a matrix (len, features) or a rank-3 tensor (batch, "
@@ -24,18 +24,18 @@ constexpr bool check_grad_out() {
   return true;
 }
 
-/// Checks grad_out, and that the result comes from a call with these inputs and holds what the backward pass needs.
+/// Checks grad_out, and that the result comes from a call with these inputs and has all that the backward pass needs.
 template <class Out, class T>
 void check_backward(const MultiHeadConfig& config, const Inputs<T>& inputs, const TensorView<const T, 3>& grad_out,
                     const MultiHeadResult<Out, T>& result) {
   const Index batch = inputs[0].dim(0), q_len = inputs[0].dim(1), kv_len = inputs[1].dim(1);
   const Index dim = config.embed_dim / config.heads;
   const Shape<3> joined{batch, q_len, config.embed_dim};
-  require(grad_out.shape() == joined, "grad_out has shape ", grad_out.shape(), ", the output of the call has ", joined,
+  require(grad_out.shape() == joined, "grad_out has shape ", grad_out.shape(), ", expected ", joined,
           " as (batch, len, features)");
   const auto check = [](const char* name, const auto& got, const auto& want) {
-    require(got == want, "the result's ", name, " has shape ", got, ", backward() with these inputs needs ", want,
-            ": what the call with the same inputs returned, with MultiHeadOptions::keep");
+    require(got == want, "the result's ", name, " has shape ", got, ", expected ", want,
+            "; backward() needs the result of a call with the same inputs and MultiHeadOptions::keep");
   };
   check("joined", result.joined.shape(), joined);
   check("lse", result.lse.shape(), Shape<3>{batch, config.heads, q_len});
@@ -44,17 +44,17 @@ void check_backward(const MultiHeadConfig& config, const Inputs<T>& inputs, cons
   check("value", result.value.shape(), Shape<4>{batch, config.kv_heads, kv_len, dim});
 }
 
-/// The gradients of projected heads, each (batch, len, heads * head_dim).
+/// Gradients of the projected heads, each (batch, len, heads * head_dim).
 template <class T>
 using HeadGradients = std::array<Tensor<T, 3>, 3>;
 
-/// Keeps the gradients of what mods hold until all else is done that may fail.
+/// Keeps the gradients of learned mods until everything else that may fail is done.
 template <class T>
-class LearnedLater final : public LearnedMods<T> {
+class DeferredLearnedMods final : public LearnedMods<T> {
   using Sum = GradientSum<T>;
 
  public:
-  explicit LearnedLater(const LearnedMods<T>& mods)
+  explicit DeferredLearnedMods(const LearnedMods<T>& mods)
       : mods_(mods),
         sums_(static_cast<std::size_t>(mods.slots())),
         sink_sums_(static_cast<std::size_t>(mods.sinks())) {}
@@ -72,29 +72,30 @@ class LearnedLater final : public LearnedMods<T> {
     std::copy_n(sums, sums_.size(), sums_.begin());
     std::copy_n(sink_sums, sink_sums_.size(), sink_sums_.begin());
   }
-  /// Adds them to the caller's tensors. Throws nothing.
+  /// Adds the kept gradients to the caller's tensors. Does not throw.
   void add_kept() const { mods_.add(sums_.data(), sink_sums_.data()); }
 
  private:
   const LearnedMods<T>& mods_;
-  mutable std::vector<Sum> sums_, sink_sums_;  // add() is const, because the tensors that it adds to are not its own
+  // mutable, because add() is const: other LearnedMods write only to the caller's tensors.
+  mutable std::vector<Sum> sums_, sink_sums_;
 };
 
-/// Calls use() with the LearnedLater of a call of such heads, or with null where mods hold nothing to learn.
+/// Calls use() with the DeferredLearnedMods of a call with these heads, or with null if the mods learn nothing.
 template <class T, class Out, class M, class Use>
 auto with_learned_later(const MultiHeadResult<Out, T>& result, const M& mods, const Options& options, const Use& use) {
   using Number = computed_t<T>;
   if constexpr (Bound<M>::kLearns) {
     const CheckedCall call(result.query, result.key, result.value, mods, options);
     const LearnedIfAny<Number, Bound<M>> learned(call.mods, call.problem);
-    const LearnedLater<Number> later(*learned.get());
+    const DeferredLearnedMods<Number> later(*learned.get());
     return use(&later);
   } else {
-    return use(static_cast<const LearnedLater<Number>*>(nullptr));
+    return use(static_cast<const DeferredLearnedMods<Number>*>(nullptr));
   }
 }
 
-/// The gradients behind the heads' attention and their rotation.
+/// Computes the gradients of the projected heads, backward through the output projection, attention and rotation.
 template <class Out, class T, class M>
 HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const T* grad_out,
                                 const MultiHeadResult<Out, T>& result, const M& mods, const MultiHeadOptions& options,
@@ -123,18 +124,18 @@ HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Input
       CheckedBackward(grad, result.query, result.key, result.value, out, result.lse, mods, inner, Outputs::given)
           .run_into(views[0], views[1], views[2], inner, learned);
     };
-    if (const computed_t<T>* const exact = numbers_before_rounding<computed_t<T>>(result.joined))
+    if (const computed_t<T>* const exact = unrounded_values<computed_t<T>>(result.joined))
       run(exact);
     else
       run(result.joined.data());
   }
   if (const auto& rope = layer.config().rope)
-    turn(views[0], views[1], sizes_of(inputs, inner), inner.executor,
-         [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate_gradient(tokens, first); });
+    rotate_heads(views[0], views[1], sizes_of(inputs, inner), inner.executor,
+                 [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate_gradient(tokens, first); });
   return grads;
 }
 
-/// The gradient of one of the inputs.
+/// Computes the gradient of one of the inputs.
 template <class T>
 Tensor<T, 3> input_gradient(const MultiHeadParameters<T>& layer, Input input, const HeadGradients<T>& grads,
                             const Options& options) {
@@ -144,8 +145,8 @@ Tensor<T, 3> input_gradient(const MultiHeadParameters<T>& layer, Input input, co
   return result;
 }
 
-/// What a layer's parameters have their gradients from. All memory is taken when it is made, so that the gradients are
-/// added whole or not at all.
+/// Computes the gradients of a layer's parameters. The constructor allocates all memory, so that the gradients are
+/// added completely or not at all.
 template <class T>
 class ParameterGradients {
   using Number = computed_t<T>;
@@ -161,7 +162,7 @@ class ParameterGradients {
         options_(options),
         x_{WithoutGaps<T>(inputs[0]), WithoutGaps<T>(inputs[1]), WithoutGaps<T>(inputs[2])} {
     const MultiHeadConfig& c = layer.config();
-    Number none{};  // a bias is wanted, wherever it is
+    Number none{};  // stands for a bias: only whether it is null matters
     const auto bytes = [&](bool has_bias, Index in, Index out, Index tokens) {
       return LinearGradients<T>{nullptr, has_bias ? &none : nullptr, in, out}.bytes(tokens, options);
     };
@@ -171,7 +172,7 @@ class ParameterGradients {
     memory_ = Tensor<std::byte, 1>::uninitialized({most});
   }
 
-  /// Adds them. Throws nothing, unless the executor does.
+  /// Adds the gradients to `sums`. Throws only if the executor does.
   void add_to(Parameters<Number>& sums) {
     layer_.output_gradients(sums).add(joined_.data(), grad_out_, tokens_of(joined_), options_, memory());
     for (const Input i : kInputs)
@@ -193,8 +194,8 @@ class ParameterGradients {
   Tensor<std::byte, 1> memory_;
 };
 
-/// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which are made if
-/// there are none, and returns those of the inputs, like Q, K and V.
+/// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which is created
+/// if absent, and returns those of the inputs, shaped like Q, K and V.
 template <class Q, class K, class V, class T, class G, class Out, class M>
 auto layer_gradients(const MultiHeadParameters<T>& layer, std::optional<Parameters<computed_t<T>>>& sums,
                      const Inputs<T>& inputs, const G& grad_out, const MultiHeadResult<Out, T>& result, const M& mods,
@@ -203,7 +204,7 @@ auto layer_gradients(const MultiHeadParameters<T>& layer, std::optional<Paramete
   const TensorView<const T, 3> given = as_rank3(view(held));
   check_backward(layer.config(), inputs, given, result);
   const WithoutGaps<T> grad(given);
-  return with_learned_later(result, mods, of_heads(options), [&](const LearnedLater<computed_t<T>>* learned) {
+  return with_learned_later(result, mods, of_heads(options), [&](const DeferredLearnedMods<computed_t<T>>* learned) {
     const HeadGradients<T> grads = head_gradients(layer, inputs, grad.data(), result, mods, options, learned);
     const auto of_input = [&](Input input) { return input_gradient(layer, input, grads, options.attention); };
     auto q = result_like<Q>(of_input(Input::query));

@@ -9,7 +9,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// An input that is no cache.
+/// An input that is not a cache.
 template <class X>
 concept LayerInput = !KvSource<X>;
 
@@ -19,23 +19,23 @@ concept KvStore = KvSource<Cache> && requires(Cache& cache, const TensorView<con
   cache.append(heads, heads, Indices(std::vector<Index>()));
 };
 
-/// Says in one sentence what is wrong with the types of a call over a cache.
+/// Rejects wrong types of a call over a cache with a one-sentence error.
 template <class T, class X, class Cache>
 constexpr bool check_layer_types_over() {
   static_assert(check_layer_types<T, typename QueryRows<X>::Tensor>());
-  static_assert(std::is_same_v<scalar_of<Cache>, computed_t<T>>,
-                "attn: the cache of a MultiHeadAttention<T> must hold T, or be computed in the same scalar: 16 bits, 8 "
-                "bits and float go together");
+  static_assert(
+      std::is_same_v<scalar_of<Cache>, computed_t<T>>,
+      "attn: the cache of a MultiHeadAttention<T> must hold T (float, 16-bit floats and std::int8_t may be mixed)");
   return true;
 }
 
-/// Says in one sentence what keeps a layer of T from appending tokens x to a cache.
+/// Rejects types with which a layer of T cannot append tokens x to a cache, with a one-sentence error.
 template <class T, class X, class Cache>
 constexpr bool check_appendable() {
   static_assert(check_layer_types_over<T, X, std::remove_cvref_t<Cache>>());
   static_assert(KvStore<Cache>,
-                "attn: a layer appends to a KvCache that is not const, or to sequences of a PagedKvCache, "
-                "cache.select({a, b}); attend(x, cache) takes others, and only reads");
+                "attn: a layer appends to its cache, which must be a non-const KvCache or cache.select({a, b}) of a "
+                "PagedKvCache; to only read a cache, call attend(x, cache)");
   return KvStore<Cache> && std::is_same_v<scalar_of<Cache>, computed_t<T>>;
 }
 
@@ -49,30 +49,30 @@ auto with_inputs(const X& x, const Use& use) {
 
 inline void check_rope(const std::optional<Rope>& of_layer, const Rope* of_cache) {
   const bool has = of_layer.has_value(), cache_has = of_cache != nullptr;
-  require(has || !cache_has, "the cache has a rope, the layer has none: it belongs into MultiHeadConfig::rope as well");
+  require(has || !cache_has, "the cache has a rope, but the layer has none; set MultiHeadConfig::rope as well");
   require(cache_has || !has,
-          "the layer has a rope, the cache has none: it must have the same, as that of make_cache()");
+          "the layer has a rope, but the cache has none; make_cache() returns one with the same rope");
   if (!has || *of_layer == *of_cache) return;
   const RopeConfig &a = of_layer->config(), &b = of_cache->config();
-  refuse({"the ropes of the layer and of the cache differ: base ", a.base, " and ", b.base, ", factor ", a.factor,
-          " and ", b.factor, ", rotary_dim ", a.rotary_dim, " and ", b.rotary_dim, ", or pairs or scaling"});
+  refuse({"the ropes of the layer and the cache differ: base ", a.base, " and ", b.base, ", factor ", a.factor, " and ",
+          b.factor, ", rotary_dim ", a.rotary_dim, " and ", b.rotary_dim, ", or pairs or scaling"});
 }
 
-/// Checks a call of a layer with tokens x (batch, len, features), as rank 3, over the sequences of a cache.
+/// Checks a call of a layer over the sequences of a cache. `tokens` (batch, len, features) is x as rank 3.
 template <class T, class X, class Number>
 void check_cache(const MultiHeadParameters<T>& layer, const X& x, const TensorView<const T, 3>& tokens,
                  const KvView<Number>& batch) {
   const MultiHeadConfig& c = layer.config();
   const Index dim = layer.head_dim();
   require(batch.kv_heads() == c.kv_heads && batch.head_dim() == dim && batch.v_dim() == dim, "the cache has kv_heads ",
-          batch.kv_heads(), ", head_dim ", batch.head_dim(), " and v_dim ", batch.v_dim(), ", the layer kv_heads ",
-          c.kv_heads, " and head_dim ", dim, "; make_cache() makes one that fits");
+          batch.kv_heads(), ", head_dim ", batch.head_dim(), " and v_dim ", batch.v_dim(),
+          ", but the layer has kv_heads ", c.kv_heads, " and head_dim ", dim, "; make_cache() returns one that fits");
   check_rope(c.rope, batch.rope());
   QueryRows<X>::check(x, {tokens.dim(0), c.heads, tokens.dim(1), dim}, batch.size());
 }
 
-/// The heads of tokens in the shape that attention() and caches take: equally many tokens for each sequence, or all
-/// sequences one behind the other.
+/// Returns the heads of tokens in the form that attention() and caches take: the same number of tokens for each
+/// sequence, or all sequences packed back to back.
 template <class X, class T>
 const TensorView<T, 4>& as_given(const X&, const TensorView<T, 4>& heads) {
   return heads;
@@ -92,11 +92,12 @@ void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& hea
   cache.append(heads.key(), heads.value(), x.lens);
 }
 
-/// A copy of the heads (batch, heads, len, head_dim) of tokens x, turned as the cache's rope turned their keys. The
-/// tokens are the last of their sequence, or begin where `options` say, counted from the first key of the cache.
+/// Returns a copy of the heads (batch, heads, len, head_dim) of tokens x, rotated as the cache's rope rotated their
+/// keys. The tokens are the last of their sequence, or begin where `options` say, counted from the first key of the
+/// cache.
 template <class X, class T, class Number>
-Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvView<Number>& batch,
-                         const Options& options) {
+Tensor<T, 4> rotated_copy(const X& x, const TensorView<T, 4>& heads, const KvView<Number>& batch,
+                          const Options& options) {
   Tensor<T, 4> copy(heads);
   if (batch.rope() == nullptr) return copy;
   std::vector<Index> positions;

@@ -1,4 +1,4 @@
-// The inputs of multi-head attention, checked, and their projections as heads.
+// The checked inputs of multi-head attention, and their projections as heads.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 using Inputs = std::array<TensorView<const T, 3>, 3>;
 
-/// Says in one sentence what is wrong with the types of a layer's inputs; T is the layer's scalar.
+/// Rejects wrong types of a layer's inputs with a one-sentence error; T is the layer's scalar.
 template <class T, class... X>
 constexpr bool check_layer_types() {
   static_assert((std::is_same_v<typename Traits<X>::Scalar, T> && ...),
-                "attn: query, key and value must hold the scalar type T of MultiHeadAttention<T>; convert with "
+                "attn: query, key and value must have the scalar type T of MultiHeadAttention<T>; convert with "
                 ".cast<float>() or .cast<double>()");
   static_assert(((Traits<X>::kRank == 2 || Traits<X>::kRank == 3) && ...),
                 "attn: query, key and value of MultiHeadAttention must be matrices (len, features) or rank-3 tensors "
@@ -29,7 +29,7 @@ constexpr bool check_layer_types() {
   return true;
 }
 
-/// A matrix is a batch of one.
+/// Returns a view of rank 3; a matrix becomes a batch of one.
 template <class X, int Rank>
 TensorView<X, 3> as_rank3(const TensorView<X, Rank>& t) {
   if constexpr (Rank == 2)
@@ -59,7 +59,7 @@ void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
   same("length", k.dim(1), "key", v.dim(1), "value");
 }
 
-/// Calls use() with query, key and value, checked.
+/// Checks query, key and value, and calls use() with them.
 template <class T, class Q, class K, class V, class Use>
 auto with_inputs(const MultiHeadConfig& config, const Q& query, const K& key, const V& value, const Use& use) {
   const auto& q = evaluated(query);
@@ -70,7 +70,7 @@ auto with_inputs(const MultiHeadConfig& config, const Q& query, const K& key, co
   return use(inputs);
 }
 
-/// The sizes of a call without a cache that positions depend on.
+/// Returns the sizes and offsets that positions depend on, for a call without a cache.
 template <class T>
 Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
   Problem sizes;
@@ -81,31 +81,32 @@ Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
   return sizes;
 }
 
-/// Calls turn_tokens(tokens, position of the first) for heads (batch, heads, len, head_dim), some neighbouring tokens
-/// at a time. The first token of batch element b is at position first(b).
-template <class T, class First, class TurnTokens>
-void turn(const TensorView<T, 4>& heads, const First& first, const Executor& asked, const TurnTokens& turn_tokens) {
-  constexpr Index kTokens = 64;  // of a task: their sines take longer than a thread takes to begin
+/// Calls rotate_tokens(tokens, position of the first) for blocks of consecutive tokens of heads (batch, heads, len,
+/// head_dim). The first token of batch element b is at position first(b).
+template <class T, class First, class RotateTokens>
+void rotate_heads(const TensorView<T, 4>& heads, const First& first, const Executor& asked,
+                  const RotateTokens& rotate_tokens) {
+  constexpr Index kTokens = 64;  // per task: computing their sines takes longer than starting a thread
   const Index batch = heads.dim(0), blocks = ceil_div(heads.dim(2), kTokens);
-  constexpr double kFlops = 8;  // of a core, in the time in which one number is loaded, turned and stored
+  constexpr double kFlops = 8;  // flops of a core in the time that it takes to load, rotate and store an element
   Workers({kFlops * static_cast<double>(heads.size())}, asked).run(batch * blocks, [&](Index task, int) {
     const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);
-    turn_tokens(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
-                           heads.strides()),
-                first(b) + begin);
+    rotate_tokens(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
+                             heads.strides()),
+                  first(b) + begin);
   });
 }
-/// Turns the queries and keys of a call of these sizes.
-template <class T, class TurnTokens>
-void turn(const TensorView<T, 4>& query, const TensorView<T, 4>& key, const Problem& sizes, const Executor& asked,
-          const TurnTokens& turn_tokens) {
-  turn(
-      query, [&](Index batch) { return sizes.first_query(batch); }, asked, turn_tokens);
-  turn(
-      key, [&](Index) { return sizes.kv_offset; }, asked, turn_tokens);
+/// Rotates the queries and keys of a call of these sizes.
+template <class T, class RotateTokens>
+void rotate_heads(const TensorView<T, 4>& query, const TensorView<T, 4>& key, const Problem& sizes,
+                  const Executor& asked, const RotateTokens& rotate_tokens) {
+  rotate_heads(
+      query, [&](Index batch) { return sizes.first_query(batch); }, asked, rotate_tokens);
+  rotate_heads(
+      key, [&](Index) { return sizes.kv_offset; }, asked, rotate_tokens);
 }
 
-/// A view of x, or of a copy of it, whose numbers lie next to each other.
+/// The elements of x without gaps: x itself, or a copy if it has gaps.
 template <class T>
 class WithoutGaps {
  public:
@@ -120,11 +121,11 @@ class WithoutGaps {
   const T* data_;
 };
 
-/// Projected inputs as heads, (batch, heads, len, head_dim), and the memory that they lie in.
+/// Projected inputs as heads, (batch, heads, len, head_dim), and their memory.
 template <class T>
 class ProjectedHeads {
  public:
-  /// Projects the inputs `first` … `last`. Neighbours that are the same object and have their weights side by side are
+  /// Projects the inputs `first` … `last`. Consecutive inputs that are the same object and whose weights are packed are
   /// projected in one product.
   ProjectedHeads(const MultiHeadParameters<T>& parameters, const Inputs<T>& inputs, Input first, Input last,
                  const Options& options) {
@@ -137,7 +138,8 @@ class ProjectedHeads {
   const TensorView<T, 4>& value() const { return heads_[2]; }
 
  private:
-  /// Returns the first input that is not projected yet.
+  /// Projects input `first`, and those after it that share the product. Returns the first input that is not projected
+  /// yet.
   std::size_t project(const MultiHeadParameters<T>& parameters, const Inputs<T>& inputs, std::size_t first,
                       std::size_t last, const Options& options) {
     const TensorView<const T, 3>& x = inputs[first];
@@ -165,15 +167,15 @@ class ProjectedHeads {
   std::array<TensorView<T, 4>, 3> heads_;
 };
 
-/// The options of the heads' attention. They have no workspace, because the user never sees the call whose size it
-/// would need.
+/// Returns the options of the heads' attention. They have no workspace, because its size depends on a call that the
+/// user never sees.
 inline Options of_heads(const MultiHeadOptions& options) {
   Options inner = options.attention;
   inner.workspace = {};
   return inner;
 }
 
-/// A tensor (batch, len, features) as the result of a call with the query Q: of rank 3, or like a query of rank 2.
+/// Converts a tensor (batch, len, features) to the result of a call with the query Q: rank 3, or like a rank-2 query.
 template <class Q, class T>
 auto result_like(Tensor<T, 3>&& out) {
   if constexpr (EigenDense<Q>)

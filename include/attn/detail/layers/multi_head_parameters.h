@@ -1,4 +1,4 @@
-// The parameters of multi-head attention under PyTorch's names, and the projections that they make.
+// The parameters of multi-head attention under PyTorch's names, and the projections that use them.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@ enum class Input { query, key, value };
 template <class T>
 class MultiHeadParameters {
  public:
-  /// @throws std::invalid_argument for sizes that make no sense.
+  /// @throws std::invalid_argument for invalid sizes.
   explicit MultiHeadParameters(const MultiHeadConfig& config) : config_(resolved(config)) {
     const Index embed = config_.embed_dim, kv_embed = outputs(Input::key);
     if (packed()) {
@@ -40,16 +40,16 @@ class MultiHeadParameters {
   Parameters<T>& named() { return named_; }
   const Parameters<T>& named() const { return named_; }
 
-  /// Whether all three inputs have one weight, as in PyTorch.
+  /// Whether all three inputs share one weight, as in PyTorch.
   bool packed() const { return config_.key_dim == config_.embed_dim && config_.value_dim == config_.embed_dim; }
 
-  /// The features of an input, and those of its projection.
+  /// Number of features of an input, and of its projection.
   Index inputs(Input input) const {
     return input == Input::query ? config_.embed_dim : input == Input::key ? config_.key_dim : config_.value_dim;
   }
   Index outputs(Input input) const { return input == Input::query ? config_.embed_dim : config_.kv_heads * head_dim(); }
 
-  /// The projections of `first` … `last` as one product. More than one only where weights are packed.
+  /// Returns the projections of `first` … `last` as one product. More than one needs packed weights.
   Linear<T> input_projection(Input first, Input last) const {
     const Range rows{rows_of(first).begin, rows_of(last).end};
     const auto weight = named_.weight(kWeights[static_cast<std::size_t>(first)]);
@@ -62,7 +62,7 @@ class MultiHeadParameters {
             config_.embed_dim, config_.embed_dim};
   }
 
-  /// Where the gradients of these projections are added up, among those of all parameters.
+  /// Returns the gradients of these projections, which accumulate into those of all parameters.
   LinearGradients<T> input_gradients(Parameters<computed_t<T>>& all, Input input) const {
     const auto weight = all.weight(kWeights[static_cast<std::size_t>(input)]);
     return {weight.data(), *config_.in_bias ? all.bias("in_proj_bias").data() + rows_of(input).begin : nullptr,
@@ -77,25 +77,25 @@ class MultiHeadParameters {
   static constexpr const char* kWeights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
 
   static MultiHeadConfig resolved(MultiHeadConfig c) {
-    require(c.embed_dim > 0, "embed_dim must be positive, it is ", c.embed_dim);
-    require(c.heads > 0, "heads must be positive, it is ", c.heads);
+    require(c.embed_dim > 0, "embed_dim must be positive, but is ", c.embed_dim);
+    require(c.heads > 0, "heads must be positive, but is ", c.heads);
     require(c.embed_dim % c.heads == 0, "embed_dim (", c.embed_dim, ") must be a multiple of heads (", c.heads, ")");
     const auto default_to = [](Index& size, const char* name, Index otherwise) {
-      require(size >= 0, name, " must not be negative, it is ", size);
+      require(size >= 0, name, " must not be negative, but is ", size);
       if (size == 0) size = otherwise;
     };
     default_to(c.kv_heads, "kv_heads", c.heads);
     default_to(c.key_dim, "key_dim", c.embed_dim);
     default_to(c.value_dim, "value_dim", c.embed_dim);
-    constexpr Index kMost = Index(1) << 60;  // sums of a few stay in range
+    constexpr Index kMost = Index(1) << 60;  // so that sums of a few do not overflow
     require(c.embed_dim <= kMost && c.key_dim <= kMost && c.value_dim <= kMost, "embed_dim ", c.embed_dim, ", key_dim ",
-            c.key_dim, " or value_dim ", c.value_dim, " is more than ", kMost);
+            c.key_dim, " and value_dim ", c.value_dim, " must be at most ", kMost);
     require(c.heads % c.kv_heads == 0, "heads (", c.heads, ") must be a multiple of kv_heads (", c.kv_heads, ")");
     c.in_bias = c.in_bias.value_or(c.bias);
     c.out_bias = c.out_bias.value_or(c.bias);
     const Index head_dim = c.embed_dim / c.heads;
-    require(!c.rope || c.rope->config().head_dim == head_dim, "the rope was made for a head_dim of ",
-            c.rope ? c.rope->config().head_dim : 0, ", embed_dim / heads is ", head_dim);
+    require(!c.rope || c.rope->config().head_dim == head_dim, "the head_dim of the rope is ",
+            c.rope ? c.rope->config().head_dim : 0, ", but embed_dim / heads is ", head_dim);
     return c;
   }
 
@@ -104,14 +104,14 @@ class MultiHeadParameters {
     named_.add_weight(name, outputs, inputs, bound, config_.seed);
   }
 
-  /// The rows of an input in the packed weight.
+  /// Returns the rows of an input in the packed weight.
   Range rows_of(Input input) const {
     const Index embed = config_.embed_dim, kv_embed = outputs(Input::key);
     const Index begin = input == Input::query ? 0 : input == Input::key ? embed : embed + kv_embed;
     return {begin, begin + outputs(input)};
   }
 
-  /// The names of rows of the packed weight, and those with the dots that PyTorch's Linear has.
+  /// Names the rows of the packed weight and bias, and adds the dotted names of PyTorch's Linear.
   void add_parts() {
     for (const Input input : {Input::query, Input::key, Input::value}) {
       const std::string weight = kWeights[static_cast<std::size_t>(input)], layer = weight.substr(0, 6);

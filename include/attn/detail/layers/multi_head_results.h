@@ -1,4 +1,4 @@
-// The attention of a layer's heads, and its result; with a cache and without.
+// The attention of a layer's heads and the layer's result, with and without a cache.
 #pragma once
 
 #include <utility>
@@ -9,23 +9,23 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The results of the heads: `joined`, and what else is asked for.
+/// Results of the heads: `joined`, and whatever else is requested.
 template <class T>
 using HeadResults = MultiHeadResult<Tensor<T, 3>, T>;
 
 inline bool gives_lse(const MultiHeadOptions& options) { return options.lse || options.keep; }
 inline bool gives_heads(const MultiHeadOptions& options) { return options.heads || options.keep; }
 
-/// Memory for the results of some queries.
+/// Allocates the results of some queries.
 template <class T>
-HeadResults<T> room_for(const TensorView<T, 4>& q, const MultiHeadOptions& options) {
+HeadResults<T> allocate_results(const TensorView<T, 4>& q, const MultiHeadOptions& options) {
   HeadResults<T> r;
   r.joined = Tensor<T, 3>::uninitialized({q.dim(0), q.dim(2), q.dim(1) * q.dim(3)});
   if (gives_lse(options)) r.lse = Tensor<computed_t<T>, 3>::uninitialized({q.dim(0), q.dim(1), q.dim(2)});
   return r;
 }
 
-/// A copy of heads without gaps.
+/// Returns a copy of heads without gaps.
 template <class T>
 Tensor<T, 4> copied(const TensorView<T, 4>& heads, const Executor& executor) {
   auto copy = Tensor<T, 4>::uninitialized(heads.shape());
@@ -37,34 +37,34 @@ Tensor<T, 4> copied(const TensorView<T, 4>& heads, const Executor& executor) {
   return copy;
 }
 
-/// Calls run(out), or run(out, lse) if lse is wanted, with `out` cut into heads as the queries are. What backward() is
-/// given is kept as it is before it is rounded.
+/// Calls run(out), or run(out, lse) if lse is requested, with `out` split into heads as the queries are. With
+/// options.keep, `joined` also keeps its elements before rounding, for backward().
 template <class T, class Run>
-void with_room(HeadResults<T>& r, const TensorView<T, 4>& q, const MultiHeadOptions& options, const Run& run) {
+void with_results(HeadResults<T>& r, const TensorView<T, 4>& q, const MultiHeadOptions& options, const Run& run) {
   const auto in_heads = [&](auto* numbers) {
     const auto out = bshd(numbers, q.dim(0), q.dim(2), q.dim(1), q.dim(3));
     gives_lse(options) ? run(out, r.lse) : run(out);
   };
   if constexpr (is_rounded<Tensor<T, 3>>)
-    if (options.keep) return keep_before_rounding<computed_t<T>>(r.joined, options.attention, in_heads);
+    if (options.keep) return with_unrounded_output<computed_t<T>>(r.joined, options.attention, in_heads);
   in_heads(r.joined.data());
 }
 
-/// The heads of a call without a cache.
+/// Computes the heads of a call without a cache.
 template <class T, class M>
 HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const M& mods,
                         const MultiHeadOptions& options) {
   const Problem sizes = sizes_of(inputs, options.attention);
   const ProjectedHeads<T> heads(layer, inputs, Input::query, Input::value, options.attention);
   if (const auto& rope = layer.config().rope)
-    turn(heads.query(), heads.key(), sizes, options.attention.executor,
-         [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate(tokens, first); });
+    rotate_heads(heads.query(), heads.key(), sizes, options.attention.executor,
+                 [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate(tokens, first); });
   const TensorView<T, 4>&q = heads.query(), &k = heads.key(), &v = heads.value();
-  HeadResults<T> r = room_for(q, options);
+  HeadResults<T> r = allocate_results(q, options);
   if (options.weights) r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), sizes.kv_len});
   const Options inner = of_heads(options);
   const CheckedCall call(q, k, v, mods, inner, Outputs::own, layer.config().rope.has_value());
-  with_room(r, q, options, [&](auto&... result) {
+  with_results(r, q, options, [&](auto&... result) {
     if (options.weights || options.path == Path::naive)
       call.naive(inner.executor, r.weights.view(), result...);
     else
@@ -78,34 +78,34 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
   return r;
 }
 
-/// The heads of a call with tokens x over a cache. Keys and values of `heads`, if there are any, have been appended
+/// Computes the heads of a call with tokens x over a cache. Keys and values of `heads`, if any, have been appended
 /// already.
 template <class T, class X, class M>
 HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const KvView<computed_t<T>>& batch,
                              const M& mods, const MultiHeadOptions& options) {
   require(options.path == Path::flash && !options.weights,
-          "over a cache there is no naive path, and there are no weights: ask for lse and heads, of which "
-          "for_each_weight_tile() makes them");
+          "a call over a cache supports neither the naive path nor weights; request lse and heads, from which "
+          "for_each_weight_tile() computes the weights");
   require(!options.keep,
-          "over a cache there is no backward(), so there is nothing to keep for it: call the layer with query, key and "
-          "value");
+          "a call over a cache has no backward(), so MultiHeadOptions::keep must be off; for gradients, call the layer "
+          "with query, key and value");
   const TensorView<T, 4>& q = heads.query();
-  HeadResults<T> r = room_for(q, options);
+  HeadResults<T> r = allocate_results(q, options);
   const Options inner = of_heads(options);
   const auto queries = as_given(x, q);
   CheckedSequences call(queries, batch, mods, inner);
-  with_room(r, q, options, [&](auto&... result) { run_passes(call.passes(result...), inner, inner.workspace); });
+  with_results(r, q, options, [&](auto&... result) { run_passes(call.passes(result...), inner, inner.workspace); });
   if (options.heads) {
-    r.query = turned_copy(x, q, batch, inner);
+    r.query = rotated_copy(x, q, batch, inner);
     if (heads.key().dim(3) > 0) {
-      r.key = turned_copy(x, heads.key(), batch, {});
+      r.key = rotated_copy(x, heads.key(), batch, {});
       r.value = Tensor<T, 4>(heads.value());
     }
   }
   return r;
 }
 
-/// The layer's result: `joined` through the last projection, shaped like a query of type Q.
+/// Computes the layer's result: `joined` through the output projection, shaped like a query of type Q.
 template <class Q, class T>
 auto join_heads(const MultiHeadParameters<T>& layer, HeadResults<T>&& r, const MultiHeadOptions& options) {
   auto all = Tensor<T, 3>::uninitialized(r.joined.shape());
@@ -117,7 +117,7 @@ auto join_heads(const MultiHeadParameters<T>& layer, HeadResults<T>&& r, const M
                                            std::move(r.joined)};
 }
 
-/// The layer's result for tokens x over a cache; see attended_over().
+/// Computes the layer's result for tokens x over a cache; see attended_over().
 template <class T, class X, class M>
 auto result_over(const MultiHeadParameters<T>& layer, const X& x, const ProjectedHeads<T>& heads,
                  const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
@@ -125,7 +125,7 @@ auto result_over(const MultiHeadParameters<T>& layer, const X& x, const Projecte
   return join_heads<Q>(layer, attended_over(x, heads, batch, mods, options), options);
 }
 
-/// The layer's result for tokens x that are appended to a cache first. If it throws, the cache is as it was before.
+/// Appends tokens x to a cache and computes the layer's result for them. If it throws, the cache is as it was before.
 template <class T, class X, class Cache, class M>
 auto append_and_attend(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs, Cache& cache,
                        const M& mods, const MultiHeadOptions& options) {
@@ -139,7 +139,7 @@ auto append_and_attend(const MultiHeadParameters<T>& layer, const X& x, const In
   return result;
 }
 
-/// The layer's result for tokens x over what a cache has.
+/// Computes the layer's result for tokens x over the contents of a cache.
 template <class T, class X, class M>
 auto attend_only(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs,
                  const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {

@@ -14,7 +14,7 @@
 namespace attn::detail {
 
 /// The parameters of a layer by name, in the order in which they were added: weights (outputs, inputs) and biases
-/// (outputs). Some of the rows of a parameter may have a name too: they are a part of it.
+/// (outputs). A part is a named range of rows of a parameter.
 template <class T>
 class Parameters {
  public:
@@ -26,19 +26,19 @@ class Parameters {
       values.data()[i] = static_cast<T>(bound * random_symmetric(seed, drawn_++));
     entries_.push_back({std::move(name), false, std::move(values)});
   }
-  /// Adds zeros.
+  /// Adds a bias of zeros.
   void add_bias(std::string name, Index outputs) { add_zeros(std::move(name), true, {outputs, 1}); }
   /// Names some rows of the parameter `of`.
   void add_part(std::string name, std::string_view of, Range rows) {
     parts_.push_back({std::move(name), find(of).entry, rows});
   }
-  /// Gives the parameter or part `of` one more name.
+  /// Adds another name for the parameter or part `of`.
   void add_alias(std::string name, std::string_view of) {
     const Found found = find(of);
     parts_.push_back({std::move(name), found.entry, found.rows});
   }
 
-  /// The same parameters in another type, all zero.
+  /// Returns the same parameters in a different type, all zero.
   template <class Other>
   Parameters<Other> zeros() const {
     Parameters<Other> result;
@@ -50,7 +50,7 @@ class Parameters {
     for (Entry& e : entries_) std::fill_n(e.values.data(), e.values.size(), T(0));
   }
 
-  /// The names of the parameters, without those of parts.
+  /// Returns the names of the parameters, without those of parts.
   std::vector<std::string> names() const {
     std::vector<std::string> result;
     for (const Entry& e : entries_) result.push_back(e.name);
@@ -62,7 +62,7 @@ class Parameters {
   TensorView<T, 1> bias(std::string_view name) { return first_column(rows_of(*this, find(name, true))); }
   TensorView<const T, 1> bias(std::string_view name) const { return first_column(rows_of(*this, find(name, true))); }
 
-  /// All numbers of a parameter, row-major.
+  /// Returns all elements of a parameter, row-major.
   std::span<T> numbers(std::string_view name) {
     const TensorView<T, 2> all = rows_of(*this, find(name));
     return {all.data(), static_cast<std::size_t>(all.size())};
@@ -75,7 +75,7 @@ class Parameters {
     with_view(values, to, [&](const auto& from) { copy(name, to, from); });
   }
 
-  /// The same for some of its rows: from `first` on, as many as `values` has.
+  /// The same for rows of a parameter from `first` on, as many as `values` has.
   template <class X>
   void load_rows(std::string_view name, Index first, const X& values) {
     Found to = find(name);
@@ -102,7 +102,7 @@ class Parameters {
     std::size_t entry;
     Range rows;
   };
-  /// What a name stands for.
+  /// The rows that a name refers to.
   struct Found {
     std::size_t entry;
     Range rows;
@@ -113,22 +113,22 @@ class Parameters {
     entries_.push_back({std::move(name), is_bias, Tensor<T, 2>(shape)});
   }
 
-  /// Calls use(view of values). Where a bias is wanted, a vector has rank 1.
+  /// Calls use(view of values). If `to` is a bias, a vector has rank 1.
   template <class X, class Use>
   static void with_view(const X& values, const Found& to, const Use& use) {
     using From = typename Traits<X>::Scalar;
     constexpr int rank = Traits<X>::kRank;
     static_assert(is_scalar<From>,
-                  "attn: a parameter is loaded from floating-point numbers; convert with .cast<float>()");
+                  "attn: parameters must be loaded from floating-point numbers; convert with .cast<float>()");
     static_assert(rank == 1 || rank == 2,
-                  "attn: a parameter is loaded from a matrix or rank-2 tensor (weight), or from a vector or rank-1 "
+                  "attn: parameters must be loaded from a matrix or rank-2 tensor (weight), or from a vector or rank-1 "
                   "tensor (bias)");
     const auto& held = evaluated(values);
     const TensorView<const From, rank> from = view(held);
     if constexpr (rank == 1) {
       use(from);
     } else {
-      bool vector = false;  // to Eigen a vector is a matrix with one column or row
+      bool vector = false;  // Eigen's vectors are matrices with one column or row
       if constexpr (EigenDense<X>) vector = X::IsVectorAtCompileTime;
       if (vector && to.is_bias)
         use(TensorView<const From, 1>(from.data(), {from.size()}, {from.stride(from.dim(0) == 1 ? 1 : 0)}));
@@ -149,7 +149,8 @@ class Parameters {
       return names;
     };
     const std::string known = list(entries_), parts = list(parts_);
-    refuse({"there is no parameter '", name, "'; this layer has ", known, parts.empty() ? "" : "; and parts: ", parts});
+    refuse({"there is no parameter '", name, "'; this layer has ", known,
+            parts.empty() ? "" : "; and their parts: ", parts});
   }
   Found find(std::string_view name, bool bias) const {
     const Found found = find(name);
@@ -175,7 +176,7 @@ class Parameters {
     bool fits = found.is_bias == (Rank == 1) && from.dim(0) == shape[0];
     if constexpr (Rank == 2) fits = fits && from.dim(1) == shape[1];
     require(fits, "parameter '", name, "' has shape ", found.is_bias ? Piece(Shape<1>{shape[0]}) : Piece(shape),
-            ", the values given have shape ", from.shape());
+            ", but the given values have shape ", from.shape());
     for (Index i = 0; i < shape[0]; ++i)
       for (Index j = 0; j < shape[1]; ++j) {
         if constexpr (Rank == 1)

@@ -1,4 +1,4 @@
-// The frequencies that the pairs of a Rope turn with, and the checks of what they are made of.
+// Rotation frequencies of a Rope's pairs, and the checks of its configuration.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The frequencies of the pairs of a Rope with a configuration, to which it keeps a reference.
+/// The frequencies of the pairs of a Rope. Keeps a reference to the configuration.
 class RopeFrequencies {
  public:
-  /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
+  /// @throws std::invalid_argument for invalid sizes or values; the message contains them.
   explicit RopeFrequencies(const RopeConfig& config) : config_(config) { check(); }
 
-  /// The frequency of pair i, in radians per position. rotary_dim must have been filled in by then.
+  /// Returns the frequency of pair i, in radians per position. rotary_dim must have been set before.
   double of(Index i) const {
     const double dim = static_cast<double>(config_.rotary_dim), factor = config_.factor;
     const double plain = frequency(config_.base, i);
@@ -34,7 +34,7 @@ class RopeFrequencies {
         return lengths > 1 ? with_base_times(factor * lengths - (factor - 1), i) : plain;
       }
       case RopeScaling::yarn: {
-        const double fast = pair_that_turns(config_.beta_fast), slow = pair_that_turns(config_.beta_slow);
+        const double fast = rotating_pair(config_.beta_fast), slow = rotating_pair(config_.beta_slow);
         const double low = std::max(config_.round_borders ? std::floor(fast) : fast, 0.0),
                      high = std::min(config_.round_borders ? std::ceil(slow) : slow, dim - 1);
         const double divided = std::clamp((static_cast<double>(i) - low) / std::max(high - low, 0.001), 0.0, 1.0);
@@ -50,7 +50,8 @@ class RopeFrequencies {
   }
 
  private:
-  /// The base grows so that the slowest pair turns `factor` times as slowly. A single pair is the fastest one.
+  /// Increases the base so that the slowest pair rotates `factor` times as slowly. If there is only one pair, it is
+  /// also the fastest, and keeps its frequency.
   double with_base_times(double factor, Index i) const {
     const double dim = static_cast<double>(config_.rotary_dim);
     return frequency(dim > 2 ? config_.base * std::pow(factor, dim / (dim - 2)) : config_.base, i);
@@ -58,10 +59,10 @@ class RopeFrequencies {
   double frequency(double base, Index i) const {
     return std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(config_.rotary_dim));
   }
-  /// The frequency `plain`, of which the share `divided`, from 0 to 1, is divided by the factor.
+  /// Interpolates from `plain` (`divided` = 0) to plain / factor (`divided` = 1).
   double mixed(double plain, double divided) const { return divided * plain / config_.factor + (1 - divided) * plain; }
-  /// Which pair turns `times` times in a training text. A fraction lies between two pairs.
-  double pair_that_turns(double times) const {
+  /// Returns the index, possibly fractional, of the pair that rotates `times` times over a training sequence.
+  double rotating_pair(double times) const {
     const double dim = static_cast<double>(config_.rotary_dim), length = static_cast<double>(config_.trained_length);
     return dim * std::log(length / (times * 2 * std::numbers::pi)) / (2 * std::log(config_.base));
   }
@@ -69,33 +70,32 @@ class RopeFrequencies {
   void check() const {
     const RopeConfig& c = config_;
     const auto positive = [](double x) { return x > 0 && std::isfinite(x); };
-    require(c.head_dim > 0, "Rope: head_dim is ", c.head_dim, ", it must be positive");
+    require(c.head_dim > 0, "Rope: head_dim must be positive, but is ", c.head_dim);
     const Index rotary = c.rotary_dim == 0 ? c.head_dim : c.rotary_dim;
-    require(rotary > 0 && rotary <= c.head_dim && rotary % 2 == 0, "Rope: rotary_dim is ", rotary, " of head_dim ",
-            c.head_dim, "; it must be even, positive and no more than that");
+    require(rotary > 0 && rotary <= c.head_dim && rotary % 2 == 0, "Rope: rotary_dim must be even and in 2..",
+            c.head_dim, " (head_dim), but is ", rotary);
     constexpr Index kMost = Index(1) << 24;  // each pair has an entry in a table
-    require(rotary <= kMost, "Rope: rotary_dim is ", rotary, ", more than ", kMost);
-    require(c.base > 1 && std::isfinite(c.base), "Rope: base is ", c.base, ", it must be more than 1");
-    require(positive(c.factor), "Rope: factor is ", c.factor, ", it must be positive");
+    require(rotary <= kMost, "Rope: rotary_dim must be at most ", kMost, ", but is ", rotary);
+    require(c.base > 1 && std::isfinite(c.base), "Rope: base must be finite and greater than 1, but is ", c.base);
+    require(positive(c.factor), "Rope: factor must be positive and finite, but is ", c.factor);
     if (c.attention_factor) {
-      require(positive(*c.attention_factor), "Rope: attention_factor is ", *c.attention_factor,
-              ", it must be positive");
+      require(positive(*c.attention_factor), "Rope: attention_factor must be positive and finite, but is ",
+              *c.attention_factor);
       require(c.scaling == RopeScaling::yarn || c.scaling == RopeScaling::longrope, "Rope: attention_factor is ",
-              *c.attention_factor, ", but only yarn and longrope have one");
+              *c.attention_factor, ", but only yarn and longrope use it");
     }
     const bool stretches = c.scaling == RopeScaling::linear || c.scaling == RopeScaling::ntk;
     if (c.scaling == RopeScaling::none || stretches) return;
     require(c.trained_length > (c.scaling == RopeScaling::longrope ? 1 : 0), "Rope: trained_length is ",
-            c.trained_length, "; this scaling needs the length of the texts of the training");
-    require(c.scaling != RopeScaling::dynamic_ntk || (c.length >= 0 && c.factor >= 1),
-            "Rope: dynamic_ntk with a length of ", c.length, " and a factor of ", c.factor,
-            "; neither may be negative, and the factor must be at least 1");
+            c.trained_length, "; this scaling needs the length of the sequences in training");
+    require(c.scaling != RopeScaling::dynamic_ntk || (c.length >= 0 && c.factor >= 1), "Rope: length is ", c.length,
+            " and factor is ", c.factor, "; dynamic_ntk needs a length of at least 0 and a factor of at least 1");
     if (c.scaling == RopeScaling::yarn)
       require(positive(c.beta_slow) && positive(c.beta_fast) && c.beta_slow <= c.beta_fast, "Rope: beta_slow is ",
-              c.beta_slow, ", beta_fast ", c.beta_fast, "; 0 < beta_slow <= beta_fast must hold");
+              c.beta_slow, " and beta_fast is ", c.beta_fast, "; 0 < beta_slow <= beta_fast must hold");
     if (c.scaling == RopeScaling::llama3)
       require(positive(c.low_freq_factor) && positive(c.high_freq_factor) && c.low_freq_factor < c.high_freq_factor,
-              "Rope: low_freq_factor is ", c.low_freq_factor, ", high_freq_factor ", c.high_freq_factor,
+              "Rope: low_freq_factor is ", c.low_freq_factor, " and high_freq_factor is ", c.high_freq_factor,
               "; 0 < low_freq_factor < high_freq_factor must hold");
   }
 

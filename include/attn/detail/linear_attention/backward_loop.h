@@ -1,5 +1,5 @@
-// The backward pass of a recurrence: chunks from the last to the first, each with the state before it, which a forward
-// pass has kept.
+// Backward pass of a recurrence. It visits chunks from the last to the first, each with the state before it, which a
+// forward pass has kept.
 #pragma once
 
 #include "attn/detail/linear_attention/chunk_work.h"
@@ -12,20 +12,20 @@ struct RecurrenceBackwardCall {
   const RecurrenceCall<T>& forward;  ///< its output and state are not used
   DTypeView<const T> grad_out;
   DTypeView<T> grad_q, grad_k, grad_v;
-  DTypeView<T> grad_gate{}, grad_beta{};  ///< shaped as gate and beta; null where there are none
-  StateMemory<const T> before{};          ///< the state that the call began with; null: 0
-  /// The gradient of the state behind the call, which becomes that of the state before it. Null: the loss depends on
-  /// neither.
+  DTypeView<T> grad_gate{}, grad_beta{};  ///< shaped like gate and beta; null if the call has none
+  StateMemory<const T> before{};          ///< the state that the call began with; null if it was 0
+  /// The gradient of the state after the call, which is replaced by that of the state before it. Null if the loss
+  /// depends on neither.
   StateMemory<T> grad_state{};
 };
 
-/// A chunk of a run, and the state in front of it among those that are kept.
+/// A chunk of a run, and the index of the state before it among those that are kept.
 struct KeptChunk {
   TokenChunk tokens;
   Index state;
 };
 
-/// How much of a run a worker keeps.
+/// Number of states and chunks of a run that a worker keeps.
 struct KeptOfRun {
   Index states;
   Index chunks;
@@ -36,14 +36,14 @@ template <class T>
 struct RecurrenceBackwardMemory {
   KeptChunk* chunks;    ///< (chunks kept)
   Block<T> states;      ///< (states kept, features * v_dim + features)
-  Block<T> grad_state;  ///< (features, v_dim): of the state behind the present chunk, then of that before it
+  Block<T> grad_state;  ///< (features, v_dim): of the state after the current chunk, then of that before it
   T* grad_normaliser;   ///< (features)
-  Block<T> turned;      ///< (v_dim, features): a state or its gradient, transposed
+  Block<T> transposed;  ///< (v_dim, features): a state or its gradient, transposed
   T* columns;           ///< (v_dim, tokens): values transposed
-  Block<T> grad_out, grad_value, grad_key, grad_query, seen, sums, faded, grad_raw, grad_scores, grad_gates;
+  Block<T> grad_out, grad_value, grad_key, grad_query, seen, sums, decayed, grad_raw, grad_scores, grad_gates;
   T* numbers;   ///< (tokens)
-  T* entering;  ///< (tokens): of a token gate, what its decay since before the chunk makes of the loss
-  T* leaving;   ///< (tokens): likewise its decay up to the end of the chunk
+  T* entering;  ///< (tokens): with token gates, gradients of the log decays from before the chunk to each token
+  T* leaving;   ///< (tokens): likewise of the log decays from each token to the end of the chunk
   T* gates;     ///< (tokens)
 
   static RecurrenceBackwardMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call, const KeptOfRun& kept) {
@@ -55,11 +55,11 @@ struct RecurrenceBackwardMemory {
     m.states = take_block(arena, kept.states, call.features() * v + f);
     m.grad_state = take_block(arena, call.features(), v);
     m.grad_normaliser = arena.take(f);
-    m.turned = take_block(arena, v, f);
+    m.transposed = take_block(arena, v, f);
     m.columns = arena.take(v * kChunk);
     m.grad_out = take_block(arena, kChunk, v);
     m.grad_value = take_block(arena, kChunk, v);
-    for (Block<T>* rows : {&m.grad_key, &m.grad_query, &m.seen, &m.sums, &m.faded})
+    for (Block<T>* rows : {&m.grad_key, &m.grad_query, &m.seen, &m.sums, &m.decayed})
       *rows = take_block(arena, kChunk, f);
     m.grad_raw = take_block(arena, kChunk, in);
     m.grad_scores = take_block(arena, kChunk, kChunk);
@@ -69,17 +69,19 @@ struct RecurrenceBackwardMemory {
   }
 };
 
-/// What the backward pass keeps of a run of a head's tokens, at most: its chunks, and a state in front of each that has
-/// queries, or one for all rows that see the same. So memory grows with the length of a run, by features * v_dim
-/// numbers for each 64 tokens. Runs follow one another in the same memory.
+/// Returns the largest numbers of chunks and states that the backward pass keeps for a run of a head's tokens: all its
+/// chunks, and the state before each chunk that has queries, or a single state for all rows that see the same one. So
+/// memory grows with the length of a run, by features * v_dim elements for every 64 tokens. Runs reuse the same memory
+/// one after another.
 ///
-/// Keys behind the last row are counted as if their gradients were wanted, which a state behind the call makes so.
+/// Keys after the last row are counted as if their gradients were needed, as they are if the final state has a
+/// gradient.
 template <class T>
 KeptOfRun most_kept(const RecurrenceCall<T>& call) {
   KeptOfRun most{0, 0};
   for (Index b = 0; b < call.problem.batch; ++b)
     for (const TokenRun& run : call.runs.of(b)) {
-      KeptOfRun kept{2, 0};  // states in front of the rows before all keys, and of those behind them
+      KeptOfRun kept{2, 0};  // states before the rows that precede all keys, and before those that follow them
       for_each_chunk(run, call.problem.first_query_among_keys(b), call.is_causal, true, [&](const TokenChunk& chunk) {
         kept.states += !chunk.keys.empty() && !chunk.rows.empty();
         ++kept.chunks;
@@ -90,7 +92,8 @@ KeptOfRun most_kept(const RecurrenceCall<T>& call) {
 }
 
 /// Adds the gradients of token gates through the decays between tokens: that of token t is the sum of pairs(i, j),
-/// score times its gradient, over j < t <= i. Formed of sums alone: differences would cancel where gates are strong.
+/// score times its gradient, over j < t <= i. Computed from sums alone: differences would cancel where tokens decay
+/// quickly.
 template <class T>
 void add_gates_between(const Block<T>& pairs, T* to) {
   for (Index i = 1; i < pairs.rows; ++i) {
@@ -98,8 +101,8 @@ void add_gates_between(const Block<T>& pairs, T* to) {
     for (Index t = 1; t <= i; ++t) to[t] += before += pairs.row(i)[t - 1];
   }
 }
-/// Adds the gradients through the decays that come from before the chunk or reach to its end. Token t gets the sum of
-/// entering[i] over i >= t, the sum of leaving[j] over j < t, and `passing`.
+/// Adds the gradients of token gates through the decays that start before the chunk or reach its end. Token t gets the
+/// sum of entering[i] over i >= t, the sum of leaving[j] over j < t, and `passing`.
 template <class T>
 void add_gates_around(const T* entering, const T* leaving, T passing, Index tokens, T* to) {
   T sum = passing;
@@ -108,7 +111,7 @@ void add_gates_around(const T* entering, const T* leaving, T passing, Index toke
   for (Index t = 1; t < tokens; ++t) to[t] += sum += leaving[t - 1];
 }
 
-/// The gradients of gated_scores(): adds to those of queries, keys and gates, given that of the scores.
+/// Backward pass of gated_scores(): adds to the gradients of queries, keys and gates, given that of the scores.
 template <class T>
 void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const RecurrenceBackwardMemory<T>& m) {
   const RecurrenceFamily<T>& kernels = w.kernels;
@@ -125,13 +128,13 @@ void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const Recurrenc
     for (Index begin = 0; begin + half < n; begin += 2 * half) {
       const Index middle = begin + half, above = std::min(half, n - middle);
       const Block<T> q = w.m.among.query.from(0, above), k = w.m.among.key.from(0, half),
-                     q_decay = m.seen.from(0, above), k_decay = m.faded.from(0, half);
+                     q_decay = m.seen.from(0, above), k_decay = m.decayed.from(0, half);
       kernels.running_sums(q_decay, at(gates.gate, middle), Stored::exponential);
       decays_to_last(kernels, at(gates.gate, begin), k_decay);
       kernels.multiply(q, q_decay, at(query, middle));
       kernels.multiply(k, k_decay, at(w.key, begin));
       const T* const grad = m.grad_scores.row(middle) + begin;
-      // Returns what the gates of these tokens get, from each token.
+      // Adds to the gradient of one half, and returns each of its tokens' contribution to the gradients of gates.
       const auto back = [&](const Block<T>& own, const Block<T>& decay, const Block<T>& to, Index row, Index step,
                             const Block<T>& other) {
         const Block<T> sums = m.sums.from(0, own.rows);
@@ -142,7 +145,8 @@ void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const Recurrenc
         kernels.multiply(sums, sums, own);
         return sums;
       };
-      // A gate stands in the decays from the middle to the queries from its token on, and in those of the keys before.
+      // A gate after the middle affects the decays of the queries from its token on; a gate before the middle affects
+      // those of the keys before its token.
       const Block<T> of_queries = back(q, q_decay, m.grad_query.from(middle, above), m.grad_scores.stride, 1, k);
       kernels.running_sums(m.grad_gates.from(middle, above).backward(), of_queries.backward(), Stored::added);
       const Block<T> of_keys = back(k, k_decay, m.grad_key.from(begin, half), 1, m.grad_scores.stride, q);
@@ -150,17 +154,17 @@ void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const Recurrenc
     }
 }
 
-/// The gradients of one head of keys and values at a time, and of the query heads that share it.
+/// Computes the gradients of one head of keys and values at a time, and of the query heads that share it.
 ///
-/// What a chunk adds to the state, `value` below, is the caller's values, or what the delta rule writes. With scores P
-/// (queries times keys times decays), state S before the chunk and gradients G of the output and E of the state
-/// after it, all products of a chunk are
+/// `value` below is what a chunk adds to the state: the caller's values, or those that the delta rule writes. With
+/// scores P (queries times keys times decays), state S before the chunk and gradients G of the output and E of the
+/// state after it, all products of a chunk are
 ///
-///     grad_value = Pᵀ G + faded keys * E        grad_scores = G * valueᵀ
+///     grad_value = Pᵀ G + decayed keys * E      grad_scores = G * valueᵀ
 ///     grad_query = grad_scores * key + decay * G Sᵀ      grad_key = grad_scoresᵀ * query + decay * value * Eᵀ
 ///     grad of S = decay * E + (decay * query)ᵀ G
 ///
-/// with decays at their places, and the delta rule's triangular system is solved once more, transposed.
+/// with the decays where they apply. The delta rule's triangular system is solved once more, transposed.
 template <class T>
 class RecurrenceBackwardLoop {
  public:
@@ -185,7 +189,7 @@ class RecurrenceBackwardLoop {
   }
 
  private:
-  /// Keys that no row sees, and rows that see nothing, have gradients of 0.
+  /// Keys that no row sees, and rows that see no key, have gradients of 0.
   void clear_gradients() {
     const auto clear = [&](const DTypeView<T>& t, Index head) {
       if (!t.data()) return;
@@ -199,11 +203,11 @@ class RecurrenceBackwardLoop {
   }
 
   void run_back(const TokenRun& run) {
-    const bool goes_on = call_.grad_state.sums != nullptr;  // behind the call
+    const bool has_state_gradient = call_.grad_state.sums != nullptr;  // whether the final state has a gradient
     begin_state();
     Index states = 0, chunks = 0;
     bool is_new = true;  // whether the state has changed since one was kept
-    for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, goes_on,
+    for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, has_state_gradient,
                    [&](const TokenChunk& chunk) {
                      if (!chunk.rows.empty() && is_new) keep(states++);
                      is_new = !chunk.keys.empty();
@@ -213,7 +217,7 @@ class RecurrenceBackwardLoop {
                      w_.add_to_state();
                    });
     begin_gradient();
-    bool is_seen = goes_on;  // by rows of the chunks behind
+    bool is_seen = has_state_gradient;  // by rows of later chunks
     while (chunks-- > 0) {
       const KeptChunk& c = m_.chunks[chunks];
       if (!c.tokens.rows.empty())
@@ -223,17 +227,17 @@ class RecurrenceBackwardLoop {
       run_chunk(c.tokens);
       is_seen = true;
     }
-    if (goes_on) hand_on_gradient();
+    if (has_state_gradient) hand_on_gradient();
   }
 
-  /// The state in front of the first token.
+  /// Loads the state before the first token.
   void begin_state() {
     w_.clear_state();
     if (!call_.before.sums) return;
     std::copy_n(call_.before.sums + first_number(), w_.call.size_of_state(), w_.m.state.sums.data);
     std::copy_n(call_.before.normaliser + first_of_normaliser(), w_.call.row_of_features(), w_.m.state.normaliser);
   }
-  /// The gradient of the state behind the last token.
+  /// Loads the gradient of the state after the last token.
   void begin_gradient() {
     std::fill_n(m_.grad_state.data, w_.call.size_of_state(), T(0));
     std::fill_n(m_.grad_normaliser, w_.call.row_of_features(), T(0));
@@ -246,7 +250,7 @@ class RecurrenceBackwardLoop {
     std::copy_n(m_.grad_state.data, w_.call.size_of_state(), call_.grad_state.sums + first_number());
     std::copy_n(m_.grad_normaliser, w_.call.row_of_features(), call_.grad_state.normaliser + first_of_normaliser());
   }
-  /// Where the state of the present head begins in the memory of all states.
+  /// Offset of the current head's state in the memory of all states.
   Index first_number() const { return w_.head_number() * w_.call.size_of_state(); }
   Index first_of_normaliser() const { return w_.head_number() * w_.call.row_of_features(); }
 
@@ -263,8 +267,8 @@ class RecurrenceBackwardLoop {
     std::copy_n(from + s.rows * s.stride, w_.call.row_of_features(), w_.m.state.normaliser);
   }
 
-  /// Takes the state in front of the chunk and the gradient of the state behind it, which it turns into the gradient of
-  /// the state in front.
+  /// Computes the gradients of a chunk from the state before it and the gradient of the state after it, which is
+  /// replaced by that of the state before.
   void run_chunk(const TokenChunk& chunk) {
     const Index n = chunk.keys.size();
     if (n > 0) {
@@ -279,27 +283,27 @@ class RecurrenceBackwardLoop {
     store_keys(chunk.keys);
   }
 
-  /// to = rows * stateᵀ.
-  void multiply_turned(const Block<T>& state, Rows<T> rows, const Block<T>& to) {
-    w_.loader.transpose(m_.turned.data, m_.turned.stride, state, w_.call.features(), w_.call.problem.v_dim);
-    kernels_.product({to.data, to.stride, rows.data, rows.stride, 1, m_.turned.data, m_.turned.stride, to.rows,
+  /// Computes to = rows * stateᵀ.
+  void multiply_transposed(const Block<T>& state, Rows<T> rows, const Block<T>& to) {
+    w_.loader.transpose(m_.transposed.data, m_.transposed.stride, state, w_.call.features(), w_.call.problem.v_dim);
+    kernels_.product({to.data, to.stride, rows.data, rows.stride, 1, m_.transposed.data, m_.transposed.stride, to.rows,
                       to.columns, w_.call.problem.v_dim});
   }
-  /// gradient of the state += rowsᵀ * grad.
+  /// Adds rowsᵀ * grad to the gradient of the state.
   void add_to_grad_state(Rows<T> rows, Rows<T> grad, Index count) {
     const Block<T>& e = m_.grad_state;
     kernels_.product(
         {e.data, e.stride, rows.data, 1, rows.stride, grad.data, grad.stride, e.rows, e.columns, count, T(1)});
   }
 
-  /// The gradients that come through the state behind the chunk: of its keys and values, and of the state in front of
-  /// it, which decays into it.
+  /// Computes the gradients through the state after the chunk: those of the chunk's keys and values, and that of the
+  /// state before the chunk, which decays into it.
   void state_back(Index n) {
     const RecurrenceCall<T>& call = w_.call;
     const ChunkGates<T>& gates = w_.m.gates;
-    const Block<T> keys = m_.grad_key.from(0, n), values = m_.grad_value.from(0, n), faded = m_.faded.from(0, n);
+    const Block<T> keys = m_.grad_key.from(0, n), values = m_.grad_value.from(0, n), decayed = m_.decayed.from(0, n);
     const Block<T>& e = m_.grad_state;
-    multiply_turned(e, w_.value, keys);
+    multiply_transposed(e, w_.value, keys);
     Rows<T> key = w_.key;
     std::fill_n(m_.gates, n, T(0));
     std::fill_n(m_.entering, n, T(0));
@@ -308,23 +312,23 @@ class RecurrenceBackwardLoop {
     if (call.gates == Gates::of_tokens) {
       kernels_.scale(keys, gates.to_end(), keys, {});
       kernels_.add_dots(m_.leaving, keys, key, n, keys.columns);
-      kernels_.scale(faded, gates.to_end(), key, {});
-      key = faded;
+      kernels_.scale(decayed, gates.to_end(), key, {});
+      key = decayed;
       const T decay = gates.over_all_of_token();
       kernels_.add_dots(&passing_, {w_.m.state.sums.data, 0}, {e.data, 0}, 1, e.rows * e.stride);
       passing_ *= decay;
     } else if (call.gates == Gates::of_features) {
       const Block<T> grad = m_.grad_gates.from(0, n), sums = m_.sums.from(0, n);
-      decays_to_last(kernels_, gates.gate, faded);
-      kernels_.multiply(keys, keys, faded);
-      kernels_.multiply(faded, faded, key);
+      decays_to_last(kernels_, gates.gate, decayed);
+      kernels_.multiply(keys, keys, decayed);
+      kernels_.multiply(decayed, decayed, key);
       kernels_.multiply(sums, keys, key);
       std::fill_n(w_.m.decay, grad.columns, T(0));
       kernels_.add_dots(w_.m.decay, w_.m.state.sums, e, e.rows, e.columns);
       for (Index f = 0; f < call.features(); ++f) w_.m.decay[f] *= gates.over_all()[f];
       for (Index t = 0; t < n; ++t) std::copy_n(w_.m.decay, grad.columns, grad.row(t));
       kernels_.running_sums(grad.from(1, n - 1), sums, Stored::added);
-      key = faded;
+      key = decayed;
     }
     kernels_.product(
         {values.data, values.stride, key.data, key.stride, 1, e.data, e.stride, n, values.columns, call.features()});
@@ -335,40 +339,40 @@ class RecurrenceBackwardLoop {
       kernels_.scale(e, gates.over_all(), e, {});
   }
 
-  /// One query head of the chunk.
+  /// Computes the gradients of one query head of the chunk.
   void query_back(const TokenChunk& chunk, Index head) {
     const RecurrenceCall<T>& call = w_.call;
     const Index rows = chunk.rows.size(), n = chunk.keys.size();
     const Rows<T> query = w_.load_queries(head, chunk.rows.begin, rows);
     const Block<T> grad = m_.grad_out.from(0, rows), seen = m_.seen.from(0, rows), to = m_.grad_query.from(0, rows);
     w_.loader.copy(call_.grad_out.rows(w_.batch, head, chunk.rows.begin), rows, call.problem.v_dim, grad.data);
-    if (n > 0) w_.find_scores(query);
+    if (n > 0) w_.compute_scores(query);
     if (call.is_normalised) normaliser_back(query, rows, n);
-    if (!call.is_normalised && n == 0) return;  // rows behind the last token
+    if (!call.is_normalised && n == 0) return;  // rows after the last token
 
-    multiply_turned(w_.m.state.sums, grad, to);
+    multiply_transposed(w_.m.state.sums, grad, to);
     if (call.is_normalised) kernels_.scale(to, m_.numbers, {w_.m.state.normaliser, 0}, to);
-    Rows<T> faded = query;
+    Rows<T> decayed = query;
     if (call.gates == Gates::of_tokens) {
       kernels_.scale(to, w_.m.gates.from_start, to, {});
       kernels_.add_dots(m_.entering, to, query, n, to.columns);
       kernels_.scale(seen, w_.m.gates.from_start, query, {});
-      faded = seen;
+      decayed = seen;
     } else if (call.gates == Gates::of_features) {
       kernels_.multiply(to, to, w_.m.gates.start);
       kernels_.multiply(seen, to, query);
       kernels_.running_sums(m_.grad_gates.from(0, n).backward(), seen.backward(), Stored::added);
       kernels_.multiply(seen, w_.m.gates.start, query);
-      faded = seen;
+      decayed = seen;
     }
-    add_to_grad_state(faded, grad, rows);
+    add_to_grad_state(decayed, grad, rows);
     if (call.is_normalised) add_sum_of(query, rows);
     if (n > 0) scores_back(query, n);
     store_queries(chunk.rows, head, query);
   }
 
-  /// With a normaliser, the gradient of the output becomes that of the numerator, and m_.numbers becomes that of the
-  /// normaliser. The normaliser is the output of a value that is 1 for every key.
+  /// With a normaliser, replaces the gradient of the output with that of the numerator, and sets m_.numbers to that of
+  /// the normaliser. The normaliser is the output of a value that is 1 for every key.
   void normaliser_back(Rows<T> query, Index rows, Index n) {
     const Block<T> grad = m_.grad_out.from(0, rows), out = w_.m.out.from(0, rows);
     w_.read_state(query, out);
@@ -377,21 +381,21 @@ class RecurrenceBackwardLoop {
       w_.add_seen_values(out);
       kernels_.add_dots(w_.m.numbers, query, w_.m.key_sums, n, w_.m.key_sums.columns);
     }
-    w_.find_inverse_normalisers(query, rows);
+    w_.compute_inverse_normalisers(query, rows);
     kernels_.scale(grad, w_.m.numbers, grad, {});
     kernels_.scale(out, w_.m.numbers, out, {});
     std::fill_n(m_.numbers, rows, T(0));
     kernels_.add_dots(m_.numbers, grad, out, rows, out.columns);
     for (Index i = 0; i < rows; ++i) m_.numbers[i] = -m_.numbers[i];
   }
-  /// grad_normaliser += sum of the normalisers' gradients times queries.
+  /// Adds the sum of the normalisers' gradients times queries to grad_normaliser.
   void add_sum_of(Rows<T> query, Index rows) {
     for (Index i = 0; i < rows; ++i)
       for (Index f = 0; f < w_.call.features(); ++f)
         m_.grad_normaliser[f] += m_.numbers[i] * query.data[i * query.stride + f];
   }
 
-  /// The gradients that come through the scores of the chunk's tokens with each other.
+  /// Computes the gradients through the scores of the chunk's tokens with each other.
   void scores_back(Rows<T> query, Index n) {
     const RecurrenceCall<T>& call = w_.call;
     const Index width = padded(n, kRowUnit<T>);
@@ -413,15 +417,16 @@ class RecurrenceBackwardLoop {
     add_pairs(grad_scores, w_.key, queries, Steps::up_to_row);
     add_pairs(grad_scores, query, keys, Steps::from_row);
   }
-  /// to += pairs * rows, over the tokens up to each, or pairsᵀ * rows, over those from each on.
+  /// Adds pairs * rows, summed over the tokens up to each one, or pairsᵀ * rows, summed over those from each one on.
   void add_pairs(const Block<T>& pairs, Rows<T> rows, const Block<T>& to, Steps steps) {
     const bool forward = steps == Steps::up_to_row;
     kernels_.product({to.data, to.stride, pairs.data, forward ? pairs.stride : 1, forward ? 1 : pairs.stride, rows.data,
                       rows.stride, to.rows, to.columns, pairs.rows, T(1), steps});
   }
 
-  /// From what the delta rule wrote to keys, values and betas. With a = -decay * key * key, the forward pass solved w_i
-  /// = value_i - decay_i * state * key_i + sum over j < i of a_ij u_j, u_i = beta_i w_i.
+  /// Computes the gradients of keys, values and betas from those of the values that the delta rule wrote. With a =
+  /// -decay * key * key, the forward pass solved w_i = value_i - decay_i * state * key_i + sum over j < i of a_ij u_j,
+  /// u_i = beta_i w_i.
   void written_back(Index n) {
     const RecurrenceCall<T>& call = w_.call;
     const Index width = padded(n, kRowUnit<T>);
@@ -438,18 +443,18 @@ class RecurrenceBackwardLoop {
       kernels_.substitute(grad_w, grad_value.data, a, beta, {begin, end}, true);
       end = begin;
     }
-    // grad_w is that of u with all that u changes; beta times it is that of w, and so of the values.
+    // grad_w is now the total gradient of u; beta times it is that of w, and so of the values.
     std::fill_n(m_.numbers, n, T(0));
     kernels_.add_dots(m_.numbers, grad_w, w_.m.written, n, grad_w.columns);
     std::copy_n(grad_value.data, n * grad_value.stride, grad_w.data);
 
-    multiply_turned(w_.m.state.sums, grad_w, seen);
+    multiply_transposed(w_.m.state.sums, grad_w, seen);
     kernels_.scale(seen, negated_decay, seen, {});
     kernels_.scale(keys, T(1), seen, keys);
     kernels_.add_dots(m_.entering, seen, w_.key, n, seen.columns);
-    const Block<T> faded = m_.faded.from(0, n);
-    kernels_.scale(faded, negated_decay, w_.key, {});
-    add_to_grad_state(faded, grad_w, n);
+    const Block<T> decayed = m_.decayed.from(0, n);
+    kernels_.scale(decayed, negated_decay, w_.key, {});
+    add_to_grad_state(decayed, grad_w, n);
 
     lower_scores(kernels_, grad_w, m_.columns, width, n, call.problem.v_dim, pairs);
     const Block<T> of_gates{m_.grad_scores.data, m_.grad_scores.stride, n, width};

@@ -1,4 +1,4 @@
-// A feature map made ready for a call: rows of queries and keys become rows of features, and gradients go back.
+// A feature map bound to a call. It maps rows of queries and keys to rows of features, and gradients back.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The lambda of a map with its type erased. Calls to it are compiled with the flags of the program, not for an
-/// instruction set.
+/// The type-erased lambda of a map. Calls to it are compiled with the flags of the program, not for an instruction set.
 template <class T>
 struct NumberMap {
   const void* map = nullptr;
   void (*apply)(const void* map, T* numbers, Index count) = nullptr;
-  void (*slopes)(const void* map, T* numbers, Index count) = nullptr;  ///< numbers become slopes of the map there
+  void (*slopes)(const void* map, T* numbers, Index count) = nullptr;  ///< replaces numbers with the slopes there
 
   NumberMap() = default;
   template <class F>
@@ -32,11 +31,11 @@ struct NumberMap {
         }) {}
 };
 
-/// Rows go in padded to whole cache lines (kRowUnit), padding being 0, and come out so.
+/// Rows must be padded with zeros to whole cache lines (kRowUnit), and so are the results.
 template <class T>
 class BoundFeatures {
  public:
-  /// `scale` multiplies query * key where the map stands for a softmax; the others know none. Refers to the map.
+  /// `scale` multiplies query * key if the map estimates a softmax; other maps ignore it. Keeps a reference to the map.
   template <class Map>
   BoundFeatures(const Map& map, Index head_dim, long double scale)
       : dim_(head_dim), features_(head_dim), scale_(static_cast<T>(scale)) {
@@ -52,17 +51,17 @@ class BoundFeatures {
       lambda_ = NumberMap<T>(map.map);
     }
   }
-  /// The features of gated forms: queries and keys as they are.
+  /// For gated forms, in which queries and keys are their own features.
   explicit BoundFeatures(Index head_dim) : BoundFeatures(IdentityFeatures(), head_dim, 1) {}
 
   Index dim() const { return dim_; }
   Index features() const { return features_; }
   bool is_identity() const { return kind_ == FeatureKind::identity; }
-  /// Whether features are written apart from the rows they come from. Otherwise they overwrite these rows.
+  /// Whether features are written apart from the rows they are computed from. Otherwise they overwrite these rows.
   bool is_apart() const { return kind_ == FeatureKind::favor; }
 
-  /// Makes features of rows x. Those of queries are multiplied by factors, which `factor` receives for gradients(); it
-  /// is null for keys.
+  /// Computes the features of rows x. Those of queries are multiplied by factors, which `factor` receives for
+  /// gradients(); it is null for keys.
   void map(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* factor) const {
     if (kind_ == FeatureKind::favor)
       kernels.product({to.data, to.stride, x.data, x.stride, 1, projection_->columns.data(),
@@ -71,7 +70,7 @@ class BoundFeatures {
       for (Index i = 0; i < to.rows; ++i) lambda_.apply(lambda_.map, to.row(i), dim_);
     kernels.make_features({kind_, to, features_, factor, x, scale_});
   }
-  /// Features of one row by their definition, without a kernel.
+  /// Computes the features of one row by their definition, without a kernel.
   void define(const T* x, T* to, bool query) const {
     if (kind_ == FeatureKind::favor) return define_favor(x, to, query);
     for (Index d = 0; d < dim_; ++d) {
@@ -83,14 +82,14 @@ class BoundFeatures {
     }
   }
 
-  /// Computes grad_x from x, its features with their factors (null: 1), and the gradient of the features, which it
+  /// Computes grad_x from x, its features with their factors (1 if null), and the gradient of the features, which it
   /// overwrites.
   void gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, Rows<T> of_x, const T* factor,
                  const Block<T>& grad, const Block<T>& grad_x, bool queries) const {
     switch (kind_) {
       case FeatureKind::favor:
         return favor_gradients(kernels, x, of_x, grad, grad_x, queries);
-      case FeatureKind::elu1:  // the slope below 0 is the feature itself, which has its factor already
+      case FeatureKind::elu1:  // the slope below 0 is the feature itself, which already includes its factor
         return by_numbers(x, grad, grad_x, [&](Index i, Index d, T at) {
           return at > T(0) ? (factor ? factor[i] : T(1)) : of_x.data[i * of_x.stride + d];
         });
@@ -123,8 +122,9 @@ class BoundFeatures {
       for (Index d = 0; d < dim_; ++d) grad_x.row(i)[d] = grad.row(i)[d] * slope(i, d, x.row(i)[d]);
   }
 
-  /// The slope of feature i is itself times w_i - x, with both in units of the scale's root. With queries the sum of
-  /// all features' gradients times features is 0, because no factor changes the result, and x has no part.
+  /// The gradient of feature i with respect to x is feature_i * (w_i - scale * x), where w_i includes the square root
+  /// of the scale. For queries, the features times their gradients sum to 0, because a common factor of all features
+  /// does not change the result, so x drops out.
   void favor_gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, Rows<T> of_x, const Block<T>& grad,
                        const Block<T>& grad_x, bool queries) const {
     kernels.multiply(grad, grad, of_x);

@@ -1,4 +1,4 @@
-// The arguments of a recurrent form, checked: what CheckedCall is to attention().
+// The checked arguments of a recurrent form, the counterpart of CheckedCall.
 #pragma once
 
 #include <utility>
@@ -36,25 +36,25 @@ class GateArgument {
  public:
   explicit GateArgument(const G& gate) : held_(held_of(gate)) {}
 
-  /// @throws std::invalid_argument unless there is one gate for each token, or for each feature of each, of all heads.
+  /// @throws std::invalid_argument unless all heads have one gate per token, or one per feature of each token.
   DTypeView<const T> view(const Problem& p) const {
     if constexpr (kPerHead) {
-      require(static_cast<Index>(held_.size()) == p.kv_heads, "there are ", held_.size(), " decays for ", p.kv_heads,
-              " heads of keys and values");
+      require(static_cast<Index>(held_.size()) == p.kv_heads, "got ", held_.size(), " decays for ", p.kv_heads,
+              " key/value heads");
       return TensorView<const T, 4>(held_.data(), {p.batch, p.kv_heads, p.kv_len, 1}, {0, 1, 0, 0});
     } else {
       const TensorView<const T, 4> gate = numbers();
       const Index features = gate.dim(3) == 1 ? 1 : p.head_dim;
       const Shape<4> want{p.batch, p.kv_heads, p.kv_len, features};
-      require(gate.shape() == want, "log_gate has shape ", gate.shape(), ", keys need ", want,
+      require(gate.shape() == want, "log_gate has shape ", gate.shape(), ", expected ", want,
               " as (batch, kv_heads, len, 1 or head_dim)");
       return gate;
     }
   }
-  /// The gates, not checked.
+  /// Returns the gates, unchecked.
   TensorView<const T, 4> numbers() const { return token_numbers<const T>(held_); }
 
-  /// Memory for its gradient, in the same shape; for decays of heads (kv_heads).
+  /// Allocates the gradient, in the shape of the gates; for decays per head, (kv_heads).
   auto gradient() const {
     if constexpr (kPerHead)
       return Tensor<T, 1>({static_cast<Index>(held_.size())});
@@ -65,23 +65,21 @@ class GateArgument {
       return Tensor<T, rank_of<G>>::uninitialized(attn::view(held_).shape());
   }
 
-  /// Numbers of tokens, of rank 1 to 4, as (batch, kv_heads, len, numbers of a token).
+  /// Returns a tensor of per-token values, of rank 1 to 4, as (batch, kv_heads, len, values per token).
   template <class Number, class X>
   static TensorView<Number, 4> token_numbers(X&& x) {
     constexpr int kRank = rank_of<X>;
     constexpr bool kFits = Viewable<X> && kRank >= 1 && kRank <= 4;
     static_assert(kFits,
                   "attn: gates and betas must be tensors (batch, kv_heads, len), or vectors (len) for one head; gates "
-                  "may have a number for each feature too");
+                  "may also have one value per feature");
     using View = TensorView<Number, 4>;
-    if constexpr (!kFits) {  // view() would have a sentence of its own
+    if constexpr (!kFits) {  // view() would report its own error
       return View();
     } else {
       auto v = attn::view(x);
-      static_assert(
-          std::is_same_v<typename decltype(v)::Scalar, std::remove_const_t<Number>>,
-          "attn: gates and betas must hold the scalar type that is computed in: that of the query, float for those "
-          "of 16 bits");
+      static_assert(std::is_same_v<typename decltype(v)::Scalar, std::remove_const_t<Number>>,
+                    "attn: gates and betas must have the scalar type of the query (float for 16-bit queries)");
       if constexpr (kRank == 4)
         return v;
       else if constexpr (kRank == 3)
@@ -104,8 +102,8 @@ class GateArgument {
   }
 };
 
-/// The caller's part in every recurrent form: tensors, sizes, and the runs of tokens that masks make. It refers to the
-/// caller's tensors and mods, and its members refer to each other, so it must not be moved.
+/// The arguments that every recurrent form has: tensors, sizes, and the runs of tokens that masks make. It refers to
+/// the caller's tensors and mods, and its members refer to each other, so it must not be moved.
 template <class Q, class K, class V, class M>
 class RecurrentInputs : public CallInputs<Q, K, V> {
   using Inputs = CallInputs<Q, K, V>;
@@ -121,10 +119,10 @@ class RecurrentInputs : public CallInputs<Q, K, V> {
   const Problem problem;
   const TokenRuns runs;
 
-  /// Memory for the output of a call.
+  /// Allocates the output of a call.
   auto out() const { return Answer<Q>::out(problem); }
 
-  /// The caller's output, which shares no memory with query, key and value.
+  /// Returns a view of the caller's output, checked to share no memory with query, key and value.
   template <class Out>
   DTypeView<T> caller_output(Out&& out) const {
     const DTypeView<T> to = output_view<T>(out, problem);
@@ -136,34 +134,32 @@ class RecurrentInputs : public CallInputs<Q, K, V> {
   }
 };
 
-/// The memory of a state, which must fit the call.
+/// Returns the memory of a state, checked to fit the call.
 template <class State, class T>
 auto state_memory(State& state, const RecurrenceCall<T>& call, const char* what = "the state") {
   const RecurrentStateConfig& c = state.config();
   const Problem& p = call.problem;
   const Shape<4> have{c.batch, c.kv_heads, c.features, c.v_dim}, want{p.batch, p.kv_heads, call.features(), p.v_dim};
-  require(have == want, what, " has shape ", have, ", the call needs ", want, " as (batch, kv_heads, features, v_dim)");
+  require(have == want, what, " has shape ", have, ", expected ", want, " as (batch, kv_heads, features, v_dim)");
   return state.memory();
 }
-/// Says in one sentence what is wrong with the state of a call.
+/// Rejects a state that a call cannot have with a one-sentence error.
 template <class Call, class S>
 constexpr auto check_state() {
   constexpr bool kSameScalar = std::is_same_v<typename S::Scalar, typename Call::T>;
+  static_assert(kSameScalar, "attn: the state must have the scalar type of the query (float for 16-bit queries)");
   static_assert(
-      kSameScalar,
-      "attn: the state must hold the scalar type that is computed in: that of the query, float for those of 16 "
-      "bits");
-  static_assert(!Call::kHasDocuments,
-                "attn: documents have states of their own; with a RecurrentState, make each a sequence of the batch");
+      !Call::kHasDocuments,
+      "attn: each document has its own state; to use a RecurrentState, pass each document as a sequence of the batch");
   return kSameScalar && !Call::kHasDocuments;
 }
 
-/// Stands in the place of the gates, or the betas, that a form does not have; also of their gradients.
+/// Replaces the gates or betas that a form does not have, and their gradients.
 struct NoGates {
   NoGates gradient() const { return {}; }
 };
 
-/// A call of linear_attention().
+/// A checked call of linear_attention().
 template <class Q, class K, class V, class Map, class M>
 class CheckedLinear {
   static_assert(check_feature_map<Map>());
@@ -177,8 +173,8 @@ class CheckedLinear {
   CheckedLinear(const Q& query, const K& key, const V& value, const Map& map, const M& mods, const Options& options)
       : in(query, key, value, mods, options), features(map, in.problem.head_dim, in.problem.scale) {
     require(!options.scale || std::is_same_v<Map, FavorFeatures>, "scale is ", options.scale.value_or(0),
-            "; only favor() knows a scale: with other feature maps the normaliser takes it out");
-    require(in.problem.scale > 0 || !std::is_same_v<Map, FavorFeatures>, "favor() needs a positive scale, it is ",
+            ", but only favor() uses a scale; with other feature maps it cancels in the normaliser");
+    require(in.problem.scale > 0 || !std::is_same_v<Map, FavorFeatures>, "scale must be positive with favor(), but is ",
             in.problem.scale);
   }
 
@@ -205,7 +201,7 @@ class CheckedLinear {
   }
 };
 
-/// A call of gated_attention(), or of gated_delta_rule() where there is a beta.
+/// A checked call of gated_attention(), or of gated_delta_rule() if there is a beta.
 template <class Q, class K, class V, class G, class B, class M>
 class CheckedGated {
  public:
@@ -223,18 +219,18 @@ class CheckedGated {
                const Options& options)
       : in(query, key, value, mods, options), features(in.problem.head_dim), gate_(log_gate), beta_(beta_of(beta)) {
     const Problem& p = in.problem;
-    require(p.q_len == p.kv_len, "each token has a query, a key and a gate; there are ", p.q_len, " queries and ",
+    require(p.q_len == p.kv_len, "each token needs a query, a key and a gate, but there are ", p.q_len, " queries and ",
             p.kv_len, " keys");
     for (Index b = 0; b < p.batch; ++b)
-      require(p.first_query_among_keys(b) == 0, "q_offset is ", p.first_query(b), ", kv_offset ", p.kv_offset,
-              "; with gates, query and key of a token have the same row");
+      require(p.first_query_among_keys(b) == 0, "q_offset is ", p.first_query(b), " and kv_offset is ", p.kv_offset,
+              "; with gates, the query and key of a token must be in the same row");
     gates_ = gate_.view(p);
     if constexpr (kHasBeta) {
       const Shape<4> want{p.batch, p.kv_heads, p.kv_len, 1};
       require(gates_.dim(3) == 1, "log_gate has ", gates_.dim(3),
-              " numbers for each token; the delta rule takes one, as (batch, kv_heads, len)");
+              " values per token, but the delta rule takes one, as (batch, kv_heads, len)");
       betas_ = beta_.numbers();
-      require(betas_.shape() == want, "beta has shape ", betas_.shape(), ", keys need ", want,
+      require(betas_.shape() == want, "beta has shape ", betas_.shape(), ", expected ", want,
               " as (batch, kv_heads, len, 1)");
     }
   }

@@ -1,4 +1,4 @@
-// The arguments of the gradients of a recurrent form, checked.
+// The checked arguments of the gradients of a recurrent form.
 #pragma once
 
 #include <type_traits>
@@ -13,25 +13,26 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// No states.
+/// For calls without states.
 struct NoStates {};
 
-/// The state that a call began with, and the gradient of the one that it left, which becomes that of the former.
+/// The state that a call began with, and the gradient of the state that it ended with, which is replaced by the
+/// gradient of the former.
 template <class T>
 struct StateGradient {
   const RecurrentState<T>& before;
   RecurrentState<T>& grad;
 };
 
-/// Where the gradient of gates or betas goes, if the form has them. That of a gate for each head is a sum over tokens,
-/// whose terms are kept here.
+/// The destination of the gradient of gates or betas, if the form has them. The gradient of a gate per head is a sum
+/// over tokens, whose terms are kept here.
 template <class T, class G>
 class GateGradient {
   static constexpr bool kPerHead = std::is_same_v<G, HeadDecays>, kIsNone = std::is_same_v<G, NoGates>;
 
  public:
-  /// @throws std::invalid_argument unless `grad` is shaped as the argument `like`, of which gates are (batch, kv_heads,
-  /// len, 1 or features).
+  /// @throws std::invalid_argument unless `grad` has the shape of the argument `like`; gates are (batch, kv_heads, len,
+  /// 1 or features).
   template <class Grad>
   GateGradient([[maybe_unused]] Grad&& grad, [[maybe_unused]] const DTypeView<const T>& like,
                [[maybe_unused]] const Problem& p, [[maybe_unused]] const char* name) {
@@ -40,19 +41,19 @@ class GateGradient {
     } else if constexpr (kPerHead) {
       const TensorView<T, 1> to = of_heads(grad);
       const Shape<1> want{p.kv_heads};
-      require(to.shape() == want, name, " has shape ", to.shape(), ", the decays have ", want, " as (kv_heads)");
+      require(to.shape() == want, name, " has shape ", to.shape(), ", expected ", want, " as (kv_heads)");
       written_ = to;
       of_tokens_ = Tensor<T, 4>({p.batch, p.kv_heads, p.kv_len, 1});
       view_ = of_tokens_.view();
     } else {
       const TensorView<T, 4> v = GateArgument<T, G>::template token_numbers<T>(grad);
-      check_written<4>(DTypeView<T>(v), like.shape(), name, "(batch, kv_heads, len, numbers of a token)");
+      check_written<4>(DTypeView<T>(v), like.shape(), name, "(batch, kv_heads, len, values per token)");
       view_ = v;
       written_ = view_;
     }
   }
   const DTypeView<T>& view() const { return view_; }
-  /// The caller's memory.
+  /// The caller's memory that gradients are written to.
   const Footprint& written() const { return written_; }
 
   template <class Grad>
@@ -71,7 +72,8 @@ class GateGradient {
   template <class Grad>
   static TensorView<T, 1> of_heads(Grad& grad) {
     static_assert(Viewable<Grad> && rank_of<Grad> == 1,
-                  "attn: the gradient of decay_per_head() must be a tensor (kv_heads) of the scalar computed in");
+                  "attn: the gradient of decay_per_head() must be a rank-1 tensor (kv_heads) of the scalar type of the "
+                  "query (float for 16-bit queries)");
     return attn::view(grad);
   }
 
@@ -80,7 +82,7 @@ class GateGradient {
   Footprint written_ = view_;
 };
 
-/// grad_out, checked, and gradients like the caller's tensors.
+/// Checks grad_out, and makes gradients shaped like the caller's tensors.
 template <class Gr, class Q, class K, class V, class Call>
 class RecurrentBackward {
   const Held<Gr> held_;
@@ -97,7 +99,7 @@ class RecurrentBackward {
   auto key() const { return gradient_like<K>(call_.in.k); }
   auto value() const { return gradient_like<V>(call_.in.v); }
 
-  /// `grad_gate` and `grad_beta`: NoGates for what the form does not have. `states`: StateGradient or NoStates.
+  /// `grad_gate` and `grad_beta` are NoGates if the form has none. `states` is a StateGradient or NoStates.
   template <class GQ, class GK, class GV, class GG, class GB, class States>
   void run(GQ& grad_query, GK& grad_key, GV& grad_value, GG&& grad_gate, GB&& grad_beta, const States& states,
            const Options& options) const {
@@ -129,7 +131,7 @@ class RecurrentBackward {
     if constexpr (std::is_same_v<States, NoStates>) {
       check(DTypeView<T>(), DTypeView<T>());
     } else {
-      require(&states.before != &states.grad, "grad_state is the state that the call began with; both are needed");
+      require(&states.before != &states.grad, "grad_state must not be the state that the call began with");
       call.before = state_memory(states.before, forward);
       call.grad_state = state_memory(states.grad, forward, "grad_state");
       check(states.before.sums(), states.grad.sums());
@@ -143,7 +145,7 @@ class RecurrentBackward {
   DTypeView<const T> grad_out_;
 };
 
-/// All gradients of a call, in tensors of their own.
+/// Returns all gradients of a call, in new tensors.
 template <class Q, class K, class V, class Gr, class Call, class States = NoStates>
 auto recurrent_gradients(const Gr& grad_out, const Call& call, const Options& options, const States& states = {}) {
   const RecurrentBackward<Gr, Q, K, V, Call> back(grad_out, call);

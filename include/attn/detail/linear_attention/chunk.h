@@ -1,5 +1,4 @@
-// What a worker has in memory: the state of a head, and of a chunk of tokens the rows, the features, and the decays
-// between tokens.
+// A worker's memory for a recurrence: the state of a head, and the rows, features and decays of a chunk of tokens.
 #pragma once
 
 #include <cmath>
@@ -11,7 +10,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A worker's memory, in which every array begins on a cache line.
+/// A worker's memory. Every array in it begins on a cache line.
 template <class T>
 using ChunkArena = Arena<T, kRowUnit<T>>;
 
@@ -29,8 +28,8 @@ class ChunkLoader {
 
   const RecurrenceFamily<T>& kernels() const { return kernels_; }
 
-  /// `count` rows of `dim` numbers where they lie, if kernels can read them there, else copied to `packed` and padded
-  /// with zeros.
+  /// Returns `count` rows of `dim` elements, in place if kernels can read them there, otherwise copied to `packed` and
+  /// padded with zeros.
   Rows<T> rows(const RowsToRead& from, Index count, Index dim, T* packed) const {
     if (from.dtype == DType::native && from.column == 1 && dim % kRowUnit<T> == 0)
       return {reinterpret_cast<const T*>(from.data), from.stride};
@@ -42,7 +41,7 @@ class ChunkLoader {
       packing_.pack_rows(from, count, dim, packed);
       return {packed, stride};
     }
-    const Index step = from.stride * size_of_number<T>(from.dtype);
+    const Index step = from.stride * size_of_element<T>(from.dtype);
     RowsToRead row = from;
     for (Index i = 0; i < count; ++i, row.data += step) {
       packing_.pack_rows(row, 1, dim, packed + i * stride);
@@ -50,19 +49,20 @@ class ChunkLoader {
     }
     return {packed, stride};
   }
-  /// Stores `count` rows of `dim` numbers.
+  /// Stores `count` rows of `dim` elements.
   void store(const Block<T>& from, Index count, Index dim, const RowsToWrite& to) const {
     if (dim == from.stride) return packing_.unpack_rows(from.data, count, dim, to);
-    const Index step = to.stride * size_of_number<T>(to.dtype);
+    const Index step = to.stride * size_of_element<T>(to.dtype);
     RowsToWrite row = to;
     for (Index i = 0; i < count; ++i, row.data += step) packing_.unpack_rows(from.row(i), 1, dim, row);
   }
-  /// to = rowsᵀ, `width` columns of which the first `count` are wanted.
+  /// Computes to = rowsᵀ, with `width` columns of which the first `count` are needed.
   void transpose(T* to, Index width, Rows<T> rows, Index count, Index dim) const {
     packing_.load_columns(to, width, rows, count, dim, T(1));
   }
 
-  /// The features of some keys. `raw` keeps the rows they come from, which gradients need.
+  /// Returns the features of some keys. `raw` receives the rows they are computed from, if the map does not overwrite
+  /// them.
   Rows<T> keys(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features) const {
     const Index dim = call_.problem.head_dim;
     if (call_.map.is_identity()) return rows(from, count, dim, features.data);
@@ -70,7 +70,8 @@ class ChunkLoader {
     call_.map.map(kernels_, in, features.from(0, count), nullptr);
     return features;
   }
-  /// Features of some queries; where there is no normaliser, times the scale unless that is left to the caller.
+  /// Returns the features of some queries. Without a normaliser they are multiplied by the scale, unless that is left
+  /// to the caller.
   Rows<T> queries(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features, T* factor,
                   bool scaled) const {
     const Index dim = call_.problem.head_dim;
@@ -86,7 +87,7 @@ class ChunkLoader {
   }
 
  private:
-  /// The rows that features are made of, where the map wants them.
+  /// Copies the rows that features are computed from to where the map expects them.
   Block<T> input(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features) const {
     const Block<T>& to = call_.map.is_apart() ? raw : features;
     copy(from, count, call_.problem.head_dim, to.data);
@@ -98,7 +99,7 @@ class ChunkLoader {
   const KernelFamily<T>& packing_;
 };
 
-/// The state of one key and value head: sums (features, v_dim) of key * valueᵀ, and of keys alone where there is a
+/// The state of one head of keys and values: sums (features, v_dim) of key * valueᵀ, and of keys alone if there is a
 /// normaliser.
 template <class T>
 struct HeadState {
@@ -119,11 +120,11 @@ struct HeadState {
   }
 };
 
-/// What a segment does to a state: state = decay * state + sums.
+/// The effect of a segment on a state: state = decay * state + sums.
 template <class T>
 struct SegmentSums {
   HeadState<T> sums;  ///< of the segment's own tokens
-  T* decay;           ///< (features): of all its gates
+  T* decay;           ///< (features): over all its tokens
 
   static SegmentSums take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
     const Index f = call.row_of_features();
@@ -134,7 +135,8 @@ struct SegmentSums {
     sums.clear(call);
     std::fill_n(decay, call.row_of_features(), T(1));
   }
-  /// The segment goes by. A state that is forgotten altogether is not read, so that no NaN of it stays.
+  /// Advances a state past the segment. With token gates, a state with decay 0 is not read, so that none of its NaNs
+  /// remain.
   void advance(const RecurrenceFamily<T>& kernels, const RecurrenceCall<T>& call, const HeadState<T>& state) const {
     if (call.gates == Gates::of_tokens && decay[0] == T(0))
       std::copy_n(sums.sums.data, call.size_of_state(), state.sums.data);
@@ -145,7 +147,8 @@ struct SegmentSums {
   }
 };
 
-/// The decays of features from each of some tokens to the last one: to_i = e^(gate_(i + 1) + .. + gate_(rows - 1)).
+/// Computes the decays of features from each of some tokens to the last one: to_i = e^(gate_(i + 1) + .. + gate_(rows -
+/// 1)).
 template <class T>
 void decays_to_last(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<T>> gate, const Block<T>& to) {
   const Index last = to.rows - 1;
@@ -155,15 +158,15 @@ void decays_to_last(const RecurrenceFamily<T>& kernels, std::type_identity_t<Row
                          Stored::exponential);
 }
 
-/// The gates of the tokens of a chunk, and the decays that they make.
+/// The gates of the tokens of a chunk, and the resulting decays.
 template <class T>
 struct ChunkGates {
-  T* from_start;     ///< (tokens): of a token gate, from before the chunk to each token
-  Block<T> between;  ///< (tokens, tokens): of a token gate, from token j to token i at row i, column j <= i
-  Block<T> gate;     ///< (tokens, features): of a feature gate, itself
-  Block<T> factor;   ///< (tokens, features): of a feature gate, e^gate
-  Block<T> start;    ///< (tokens, features): of a feature gate, as from_start
-  T* token;          ///< (tokens): of a token gate, itself
+  T* from_start;     ///< (tokens): with token gates, decays from before the chunk to each token
+  Block<T> between;  ///< (tokens, tokens): with token gates, decay from token j to token i at row i, column j <= i
+  Block<T> gate;     ///< (tokens, features): feature gates
+  Block<T> factor;   ///< (tokens, features): with feature gates, e^gate
+  Block<T> start;    ///< (tokens, features): with feature gates, as from_start
+  T* token;          ///< (tokens): token gates
   T* beta;           ///< (tokens)
   Index tokens = 0;
 
@@ -180,7 +183,8 @@ struct ChunkGates {
             arena.take(kChunk)};
   }
 
-  /// Reads the gates of some tokens of a key and value head. `for_step`: of one token, of which only decay() is wanted.
+  /// Loads the gates of some tokens of a head of keys and values. `for_step`: there is one token, of which only decay()
+  /// is needed.
   void load(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, Index batch, Index head, Range range,
             bool for_step) {
     const RecurrenceFamily<T>& kernels = loader.kernels();
@@ -204,13 +208,13 @@ struct ChunkGates {
     kernels.running_sums(factor.from(0, n).as_row(), gate, Stored::exponential);
     if (!for_step) kernels.running_sums(start.from(0, n), gate, Stored::exponential);
   }
-  /// What a step multiplies the state by: a number for each feature, or one for all.
+  /// Returns the factors by which a step multiplies the state: one per feature, or one for all.
   const T* decay(bool of_features) const { return of_features ? factor.data : from_start; }
 
-  /// The factor by which the state decays over all tokens, for each feature or for all.
+  /// Returns the decay of the state over all tokens, for each feature or for all.
   const T* over_all() const { return start.row(tokens - 1); }
   T over_all_of_token() const { return from_start[tokens - 1]; }
-  /// The decay from each token to the last one, of a token gate.
+  /// Returns the decays from each token to the last one, for a token gate.
   const T* to_end() const { return between.row(tokens - 1); }
 };
 

@@ -1,4 +1,4 @@
-// The work on a chunk of tokens: scores of its tokens with each other (query * key, times what the key has decayed by),
+// Computation of a chunk of tokens: the scores of its tokens with each other (query * key, times the decay of the key),
 // and what it adds to the state.
 #pragma once
 
@@ -9,14 +9,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The rows of scores that are formed at a time. Their columns end with the last token that one of them sees.
+/// Rows of scores that are computed at a time. Their columns end with the last token that any of them sees.
 constexpr Index kScoreRows = 16;
 
-/// The memory in which scores with feature gates are computed.
+/// Memory for computing scores with feature gates.
 template <class T>
 struct ScoreMemory {
   T* columns;           ///< (features, tokens): keys transposed
-  Block<T> query, key;  ///< (tokens, features): decayed towards the middle of some tokens
+  Block<T> query, key;  ///< (tokens, features): decayed to the middle of a range of tokens
 
   static ScoreMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
     const bool by_feature = call.gates == Gates::of_features;
@@ -26,8 +26,8 @@ struct ScoreMemory {
   }
 };
 
-/// scores(i, j) = a_i * b_j for j <= i < tokens; `columns` has b transposed, `width` apart. Columns j > i hold
-/// garbage.
+/// Computes scores(i, j) = a_i * b_j for j <= i < tokens. `columns` holds b transposed, with stride `width`. Columns j
+/// > i hold garbage.
 template <class T>
 void lower_scores(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<T>> a, const T* columns, Index width,
                   Index tokens, Index features, const Block<T>& scores) {
@@ -38,11 +38,11 @@ void lower_scores(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<
   }
 }
 
-/// Scores with feature gates, whose decays are sums over features and cannot be taken out of the product. Tokens of
-/// the two halves of a range decay towards its middle: the query from there, the key up to there, so that no exponent
-/// is above 0, whatever the gates, and each half pair is a product of matrices. Halves of up to kNearTokens go pair by
-/// pair. (Yang et al. 2024, "Gated linear attention transformers with hardware-efficient training", section 4.3, divide
-/// by the decays within sub-chunks instead.)
+/// Computes scores with feature gates, whose decays differ between features and cannot be taken out of the product. For
+/// queries in the second half of a range of tokens and keys in the first, decays are split at the middle: keys are
+/// decayed up to it, and queries from it on. So no exponent is above 0, whatever the gates, and each pair of halves is
+/// a matrix product. Ranges of up to kNearTokens are computed pair by pair. (Yang et al. 2024, "Gated linear attention
+/// transformers with hardware-efficient training", section 4.3, divide by the decays within sub-chunks instead.)
 template <class T>
 void gated_scores(const ChunkLoader<T>& loader, Rows<T> query, Rows<T> key, const ChunkGates<T>& gates, Index features,
                   const ScoreMemory<T>& m, const Block<T>& scores) {
@@ -66,31 +66,31 @@ void gated_scores(const ChunkLoader<T>& loader, Rows<T> query, Rows<T> key, cons
     }
 }
 
-/// Features of a state that a chunk is added to at a time: with 128 columns 12 KiB, and whole register tiles.
+/// Features of a state that are updated at a time: 12 KiB with 128 columns, and whole register tiles.
 constexpr Index kFeaturesAtOnce = 24;
 
-/// A worker's memory for one chunk, beside the state.
+/// A worker's memory for one chunk, and for the state unless it is the caller's.
 template <class T>
 struct ChunkMemory {
   HeadState<T> state;
-  HeadState<T> running{};    ///< in a run of several segments, the state of the present one
-  SegmentSums<T> segment{};  ///< what the present one adds
-  Block<T> added{};          ///< what some features of a chunk add
-  Block<T> raw;              ///< rows that features are made of
+  HeadState<T> running{};    ///< in a run of several segments, the state of the current one
+  SegmentSums<T> segment{};  ///< sums that the current segment adds
+  Block<T> added{};          ///< sums that a chunk adds for some features
+  Block<T> raw;              ///< rows that features are computed from
   Block<T> key, query, value, out;
-  Block<T> faded;     ///< keys or queries, decayed
-  Block<T> key_sums;  ///< of the chunk's keys up to each token
+  Block<T> decayed;   ///< keys or queries, decayed
+  Block<T> key_sums;  ///< sums of the chunk's keys up to each token
   Block<T> scores;
-  Block<T> written;  ///< with the delta rule, what each token adds to the state, before beta
+  Block<T> written;  ///< with the delta rule, the values that tokens add to the state, before beta
   Block<T> written_beta;
   Block<T> among_keys;  ///< with the delta rule, -key * key, decayed
   T* numbers;           ///< (tokens): factors of rows
-  T* factor;            ///< (tokens): of features of queries
+  T* factor;            ///< (tokens): factors of query features
   T* decay;             ///< (features)
   ChunkGates<T> gates;
   ScoreMemory<T> among;
 
-  /// `in_segments`: whether a run has several.
+  /// `in_segments`: whether a run has several segments.
   static ChunkMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call, bool in_segments = false) {
     const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
     const bool delta = call.has_delta();
@@ -106,7 +106,7 @@ struct ChunkMemory {
     m.query = take_block(arena, kChunk, f);
     m.value = take_block(arena, kChunk, v);
     m.out = take_block(arena, kChunk, v);
-    m.faded = take_block(arena, call.gates == Gates::none ? 0 : kChunk, f);
+    m.decayed = take_block(arena, call.gates == Gates::none ? 0 : kChunk, f);
     m.key_sums = take_block(arena, kChunk, f);
     m.scores = take_block(arena, kChunk, kChunk);
     m.written = take_block(arena, delta ? kChunk : 0, v);
@@ -121,7 +121,7 @@ struct ChunkMemory {
   }
 };
 
-/// A head of keys and values, its state, and the present chunk of its tokens.
+/// A head of keys and values, its state, and the current chunk of its tokens.
 template <class T>
 struct ChunkWork {
   const RecurrenceCall<T>& call;
@@ -129,7 +129,7 @@ struct ChunkWork {
   const RecurrenceFamily<T>& kernels;
   ChunkMemory<T> m;
   Index batch = 0, kv_head = 0;
-  Index tokens = 0;  ///< of the present chunk
+  Index tokens = 0;  ///< of the current chunk
   Rows<T> key{}, value{};
 
   ChunkWork(const RecurrenceCall<T>& c, const ChunkLoader<T>& l, ChunkArena<T>& arena, bool in_segments = false)
@@ -145,42 +145,43 @@ struct ChunkWork {
     m.state.normaliser = call.state.normaliser + head_number() * call.row_of_features();
   }
   void clear_state() { m.state.clear(call); }
-  /// The number of the present head among all states.
+  /// Index of the current head among all states.
   Index head_number() const { return batch * call.problem.kv_heads + kv_head; }
-  /// The first query head of those that share the present one's keys.
+  /// The first query head of those that share the current head's keys.
   Index first_head() const { return kv_head * call.group(); }
 
-  /// Reads the rows of some keys and values, and their gates. `for_step`: of one token, see ChunkGates::load().
+  /// Loads the rows of some keys and values, and their gates. `for_step`: there is one token, see ChunkGates::load().
   void load_rows(Range of, bool for_step) {
     tokens = of.size();
     key = loader.keys(call.k.rows(batch, kv_head, of.begin), tokens, m.raw, m.key);
     value = loader.rows(call.v.rows(batch, kv_head, of.begin), tokens, call.problem.v_dim, m.value.data);
     m.gates.load(call, loader, batch, kv_head, of, for_step);
   }
-  /// Reads them with everything that the products of a chunk need. With the delta rule, what the tokens write takes the
-  /// place of their values. `are_seen`: whether queries of the same chunk do.
+  /// Also loads everything that the products of a chunk need. With the delta rule, the values that the tokens write
+  /// replace their values. `are_seen`: whether queries of the same chunk see these keys.
   void load_keys(Range of, bool are_seen) {
     load_rows(of, false);
     if (call.is_normalised) kernels.running_sums(m.key_sums.from(0, tokens), key, Stored::sum);
     if (call.has_delta() || (are_seen && call.gates != Gates::of_features))
       loader.transpose(m.among.columns, padded(tokens, kRowUnit<T>), key, tokens, call.features());
-    if (call.has_delta()) find_written();
+    if (call.has_delta()) compute_written();
   }
 
-  /// Not `scaled`: the caller multiplies by the scale, and queries without features may stay where they are.
+  /// Loads queries. Unless `scaled`, the caller multiplies by the scale, and queries without features may stay in
+  /// place.
   Rows<T> load_queries(Index head, Index row, Index count, bool scaled = true) {
     return loader.queries(call.q.rows(batch, head, row), count, m.raw, m.query, m.factor, scaled);
   }
 
-  /// to = rows * state.
+  /// Computes to = rows * state.
   void read_state(Rows<T> rows, const Block<T>& to) {
     const Block<T>& s = m.state.sums;
     kernels.product(
         {to.data, to.stride, rows.data, rows.stride, 1, s.data, s.stride, to.rows, to.columns, call.features()});
   }
 
-  /// m.scores = query * key of the chunk's tokens, with the decays between them, for keys up to each query.
-  void find_scores(Rows<T> query) {
+  /// Computes m.scores = query * key of the chunk's tokens, with the decays between them, for keys up to each query.
+  void compute_scores(Rows<T> query) {
     if (call.gates == Gates::of_features)
       return gated_scores(loader, query, key, m.gates, call.features(), m.among, m.scores);
     const Index width = padded(tokens, kRowUnit<T>);
@@ -188,24 +189,24 @@ struct ChunkWork {
     if (call.gates == Gates::of_tokens)
       kernels.multiply({m.scores.data, m.scores.stride, tokens, width}, m.scores, m.gates.between);
   }
-  /// to = query * state, decayed up to each query.
+  /// Computes to = query * state, decayed up to each query.
   void read_faded_state(Rows<T> query, const Block<T>& to) {
     if (call.gates != Gates::of_features) {
       read_state(query, to);
       if (call.gates == Gates::of_tokens) kernels.scale(to, m.gates.from_start, to, {});
     } else {
-      const Block<T> faded = m.faded.from(0, tokens);
-      kernels.multiply(faded, m.gates.start, query);
-      read_state(faded, to);
+      const Block<T> decayed = m.decayed.from(0, tokens);
+      kernels.multiply(decayed, m.gates.start, query);
+      read_state(decayed, to);
     }
   }
-  /// to += scores * value.
+  /// Adds scores * value to `to`.
   void add_seen_values(const Block<T>& to) {
     kernels.product({to.data, to.stride, m.scores.data, m.scores.stride, 1, value.data, value.stride, tokens,
                      to.columns, tokens, T(1), Steps::up_to_row});
   }
-  /// m.numbers: 1 / (query * normaliser of the state + what stands there), 0 for a normaliser of 0.
-  void find_inverse_normalisers(Rows<T> query, Index rows) {
+  /// Replaces m.numbers with 1 / (query * normaliser of the state + m.numbers), or 0 for a normaliser of 0.
+  void compute_inverse_normalisers(Rows<T> query, Index rows) {
     kernels.add_dots(m.numbers, query, {m.state.normaliser, 0}, rows, call.row_of_features());
     for (Index i = 0; i < rows; ++i) m.numbers[i] = m.numbers[i] == T(0) ? T(0) : T(1) / m.numbers[i];
   }
@@ -220,9 +221,10 @@ struct ChunkWork {
         {s.data, s.stride, added.data, 1, added.stride, value.data, value.stride, s.rows, s.columns, tokens, before});
     if (call.is_normalised) add_normaliser(m.state, m.key_sums.row(tokens - 1));
   }
-  /// add_to_state() in a run of several segments: adds to two states, or to one where the other is null. It goes by
-  /// some features at a time, whose product stays in the L1 cache. A state is rounded the same with the other as alone.
-  /// As in add_to_state(), a state that a token's gate forgets altogether is not read, so that no NaN of it stays.
+  /// Counterpart of add_to_state() in a run of several segments: adds to two states, or to one if the other is null. It
+  /// processes some features at a time, whose product stays in the L1 cache. A state is rounded the same with or
+  /// without the other. As in add_to_state(), with token gates a state with decay 0 is not read, so that none of its
+  /// NaNs remain.
   void add_to_states(const HeadState<T>* running, const SegmentSums<T>* segment) {
     const Rows<T> added = faded_keys();
     const bool forgets = call.gates == Gates::of_tokens && m.gates.over_all_of_token() == T(0);
@@ -253,28 +255,28 @@ struct ChunkWork {
   }
 
  private:
-  /// The chunk's keys, decayed to its end.
+  /// Returns the chunk's keys, decayed to its end.
   Rows<T> faded_keys() {
     if (call.gates == Gates::none) return key;
-    const Block<T> faded = m.faded.from(0, tokens);
+    const Block<T> decayed = m.decayed.from(0, tokens);
     if (call.gates == Gates::of_tokens) {
-      kernels.scale(faded, m.gates.to_end(), key, {});
+      kernels.scale(decayed, m.gates.to_end(), key, {});
     } else {
-      decays_to_last(kernels, m.gates.gate, faded);
-      kernels.multiply(faded, faded, key);
+      decays_to_last(kernels, m.gates.gate, decayed);
+      kernels.multiply(decayed, decayed, key);
     }
-    return faded;
+    return decayed;
   }
 
-  /// The delta rule writes u_i = beta_i * w_i, of which each w_i depends on those before:
+  /// Computes the values u_i = beta_i * w_i that the delta rule writes, where each w_i depends on those before:
   ///
   ///     w_i = value_i - decay_i * state * key_i - sum over j < i of decay_ij * (key_i * key_j) * u_j
   ///
   /// This is the WY representation of the product of the steps' Householder-like factors (Yang et al. 2024,
   /// "Parallelizing linear transformers with the delta rule", section 3; with gates, "Gated delta networks", section
-  /// 3.3), with the triangular system solved by substitution, not by its inverse: the rows come one after the other
-  /// here anyway, and the inverse would be a product more.
-  void find_written() {
+  /// 3.3). The triangular system is solved by substitution, not by its inverse: the rows are computed in order anyway,
+  /// and the inverse would be one more product.
+  void compute_written() {
     const Index n = tokens, width = padded(n, kRowUnit<T>);
     const Block<T> w = m.written.from(0, n), a{m.among_keys.data, m.among_keys.stride, n, width};
     read_state(key, w);

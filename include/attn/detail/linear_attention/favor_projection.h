@@ -1,4 +1,4 @@
-// The random projections of FAVOR+.
+// Random projections of FAVOR+.
 #pragma once
 
 #include <cmath>
@@ -16,10 +16,10 @@
 
 namespace attn::detail {
 
-/// `features` vectors of a normal distribution in `dim` dimensions, (features, dim): those of a block of `dim` are
-/// orthogonal, by Gram and Schmidt, and have the lengths of vectors drawn apart, so that each has the distribution of
-/// an independent one (Choromanski et al. 2021, section 2.4). A template, so that only programs that use them compile
-/// these products.
+/// Returns `features` vectors of a normal distribution in `dim` dimensions, (features, dim). Those of a block of `dim`
+/// are made orthogonal by Gram-Schmidt and have the lengths of independently drawn vectors, so that each has the
+/// distribution of an independent one (Choromanski et al. 2021, section 2.4). A template, so that only programs that
+/// use these products compile them.
 template <class Number = double>
 Tensor<Number, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
   std::uint64_t counter = 0;
@@ -33,10 +33,10 @@ Tensor<Number, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
     auto row = w.matrix().row(i);
     const Index block = i / dim * dim;
     Number length = 0, left = 0;
-    do {  // what the others of the block leave of it is 0 with probability 0
+    do {  // its part orthogonal to the rest of the block is 0 with probability 0
       for (Index d = 0; d < dim; ++d) row(d) = normal();
       length = row.norm();
-      // Twice, for what rounding leaves the first time.
+      // Twice, to remove the rounding errors of the first pass.
       for (int round = 0; round < 2; ++round)
         for (Index j = block; j < i; ++j) {
           const auto other = w.matrix().row(j);
@@ -44,14 +44,14 @@ Tensor<Number, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
         }
       left = row.norm();
     } while (left < 1e-9 * length || length == 0);
-    // The length of an independent draw: that of `row` before, of which all but `left` lay in the others' span.
+    // Restores the length of an independent draw, that of `row` before it was made orthogonal.
     row *= length / left;
   }
   return w;
 }
 
-/// A projection as calls in T use it: `columns` (dim, padded features) and `rows` (features, padded dim), both times
-/// the square root of the scale.
+/// A projection as calls in T use it: `columns` (dim, padded features) and `rows` (features, padded dim), both
+/// multiplied by the square root of the scale.
 template <class T>
 struct FavorProjection {
   Tensor<T, 2> columns, rows;
@@ -64,8 +64,8 @@ struct FavorProjection {
   }
 };
 
-/// The projections that calls with a map have made so far, for each scalar type, head_dim and scale: Gram and Schmidt
-/// take as long as the attention of features * head_dim / 2 tokens.
+/// Caches the projections of a map for each scalar type, head_dim and scale: Gram-Schmidt takes O(features *
+/// head_dim^2) operations, as many as the attention of O(head_dim) tokens.
 class FavorProjections {
  public:
   template <class T>

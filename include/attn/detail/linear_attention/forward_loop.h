@@ -1,4 +1,4 @@
-// The forward pass of a recurrence: chunks of tokens, which are products of matrices, or single tokens.
+// Forward pass of a recurrence. It computes chunks of tokens as matrix products, or single tokens.
 #pragma once
 
 #include "attn/detail/linear_attention/chunk_work.h"
@@ -14,7 +14,7 @@ class RecurrenceForwardLoop {
                         bool in_segments)
       : arena_(memory), w_(call, loader, arena_, in_segments) {}
 
-  /// `in_segments`: whether a run has several.
+  /// `in_segments`: whether a run has several segments.
   static Index bytes(const RecurrenceCall<T>& call, bool in_segments) {
     return ChunkArena<T>::count([&](ChunkArena<T>& arena) { ChunkMemory<T>::take(arena, call, in_segments); });
   }
@@ -24,8 +24,8 @@ class RecurrenceForwardLoop {
     for (const TokenRun& run : w_.call.runs.of(batch)) this->run(run);
   }
 
-  /// One run of a head that begin() was called with. What is done in segments here is what the functions below do, in
-  /// the same order, so that both give the same bits.
+  /// Computes one run of the head that begin() has set up. Segments go through the same steps here as in the functions
+  /// below, in the same order, so that both give the same bits.
   void run(const TokenRun& run) {
     const RecurrenceCall<T>& call = w_.call;
     if (!call.state.sums) w_.clear_state();
@@ -53,22 +53,22 @@ class RecurrenceForwardLoop {
   const HeadState<T>& state() const { return w_.m.state; }
   const HeadState<T>& spare_state() const { return w_.m.running; }
 
-  /// What the keys of a segment add, in the chunks that its rows make.
+  /// Computes the sums that the keys of a segment add, chunk by chunk. Its rows only decide where chunks begin.
   void add_segment(const TokenRun& segment, const SegmentSums<T>& sums) { visit(segment, nullptr, &sums); }
-  /// The outputs of a segment's rows, with the state in front of it, which becomes the state behind it.
+  /// Writes the outputs of a segment's rows, given the state before it, which becomes the state after it.
   void write_segment(const TokenRun& segment, const HeadState<T>& state, const SegmentSums<T>* sums = nullptr) {
     w_.m.state = state;
     visit(segment, &state, sums);
   }
-  /// The outputs of rows that see all keys, which `state` has.
+  /// Writes the outputs of rows that see all keys, which `state` includes.
   void write_rows(Range rows, const HeadState<T>& state) {
     w_.m.state = state;
     read_all(rows);
   }
 
  private:
-  /// All chunks of a run. Keys are added to the given states, or to the head's where none is given. Rows are not
-  /// read where there is a segment without a running state.
+  /// Visits all chunks of a run. Keys are added to the given states, or to the head's if none is given. Rows are not
+  /// read if there is a segment without a running state.
   void visit(const TokenRun& run, const HeadState<T>* running = nullptr, const SegmentSums<T>* segment = nullptr) {
     const RecurrenceCall<T>& call = w_.call;
     running_ = running, segment_ = segment;
@@ -104,7 +104,8 @@ class RecurrenceForwardLoop {
     add_to_state();
   }
 
-  /// Rows that see the state as it is. Gated forms have none: a row behind the last token stands for none itself.
+  /// Computes the outputs of rows that see the state and no further keys. In gated forms such rows come after the last
+  /// token, and their outputs are 0.
   void read(Range rows) {
     each_head(rows, [&](Rows<T> query, const Block<T>& to) {
       if (w_.call.is_normalised)
@@ -117,7 +118,7 @@ class RecurrenceForwardLoop {
   void run_chunk(const TokenChunk& chunk) {
     w_.load_keys(chunk.keys, true);
     each_head(chunk.rows, [&](Rows<T> query, const Block<T>& to) {
-      w_.find_scores(query);
+      w_.compute_scores(query);
       w_.read_faded_state(query, to);
       w_.add_seen_values(to);
       if (w_.call.is_normalised)
@@ -126,7 +127,7 @@ class RecurrenceForwardLoop {
     add_to_state();
   }
 
-  /// Computes one token without products of matrices, which would have single rows.
+  /// Computes one token without matrix products, which would have single rows.
   void step(const TokenChunk& chunk) {
     ChunkMemory<T>& m = w_.m;
     const RecurrenceCall<T>& call = w_.call;
@@ -148,9 +149,9 @@ class RecurrenceForwardLoop {
     each_head(chunk.rows, compute, false);
   }
 
-  /// Calls compute(queries, where their outputs go) for some rows of each query head, and stores the outputs for the
-  /// caller, divided by their normalisers: those of the state plus what m.numbers has by then. Not
-  /// `scaled`: `compute` multiplies by the scale.
+  /// Calls compute(queries, destination of their outputs) for some rows of each query head, and stores the outputs for
+  /// the caller, divided by their normalisers: those of the state plus m.numbers after compute(). Unless `scaled`,
+  /// compute() multiplies by the scale.
   template <class Compute>
   void each_head(Range rows, const Compute& compute, bool scaled = true) {
     const Index first = w_.first_head();
@@ -160,7 +161,7 @@ class RecurrenceForwardLoop {
       if (w_.call.is_normalised) std::fill_n(w_.m.numbers, rows.size(), T(0));
       compute(query, to);
       if (w_.call.is_normalised) {
-        w_.find_inverse_normalisers(query, rows.size());
+        w_.compute_inverse_normalisers(query, rows.size());
         w_.kernels.scale(to, w_.m.numbers, to, {});
       }
       if (to.data == w_.m.out.data)
@@ -168,7 +169,8 @@ class RecurrenceForwardLoop {
     }
   }
 
-  /// Where rows of the output are formed: in the caller's memory if kernels can write there, and else in a copy.
+  /// Returns where rows of the output are computed: in the caller's memory if kernels can write there, otherwise in a
+  /// copy.
   Block<T> output(Index head, Range range) const {
     const RowsToWrite rows = w_.call.out.rows(w_.batch, head, range.begin);
     const Index columns = w_.call.row_of_values();

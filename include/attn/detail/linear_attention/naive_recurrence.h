@@ -1,5 +1,5 @@
-// Recurrences by their definition, token by token: the reference for tests and the yardstick for speed. No kernel, no
-// chunk.
+// Recurrences by their definition, token by token, without kernels and chunks: the reference for tests and the baseline
+// for speed.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The state of one head, plainly.
+/// The state of one head, in plain loops.
 template <class T>
 class NaiveState {
  public:
@@ -24,8 +24,8 @@ class NaiveState {
         sums_(static_cast<std::size_t>(features_ * v_dim_)),
         normaliser_(static_cast<std::size_t>(features_)) {}
 
-  /// state = decay * state + key * valueᵀ; with the delta rule state = decay * (state - beta * key * (keyᵀ * state)) +
-  /// beta * key * valueᵀ. `key` has the features of key number j.
+  /// Computes state = decay * state + key * valueᵀ, or with the delta rule state = decay * (state - beta * key * (keyᵀ
+  /// * state)) + beta * key * valueᵀ. `key` holds the features of key j.
   void add(const T* key, Index j) {
     const RowsToRead value = call_.v.rows(batch_, kv_head_, j);
     if (call_.gates != Gates::none) {
@@ -46,7 +46,7 @@ class NaiveState {
     for (Index f = 0; f < features_; ++f) normaliser_[static_cast<std::size_t>(f)] += key[f];
   }
 
-  /// The output of a query's features: scale * query * state, or divided by query * normaliser.
+  /// Writes the output for a query's features: scale * query * state, or query * state divided by query * normaliser.
   void read(const T* query, const RowsToWrite& out, Index row) {
     T sum = 0;
     for (Index f = 0; f < features_; ++f) sum += query[f] * normaliser_[static_cast<std::size_t>(f)];
@@ -66,8 +66,8 @@ class NaiveState {
   std::vector<T> sums_, normaliser_;
 };
 
-/// Features of one row, by the definition of the map; unlike the kernels' no factor is taken out of queries but that of
-/// random features, e^max, without which they would overflow.
+/// Features of one row, by the definition of the map. Unlike in the kernels, no factor is taken out of queries except
+/// that of random features, e^max, without which they would overflow.
 template <class T>
 class NaiveFeatures {
  public:

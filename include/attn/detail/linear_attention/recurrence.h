@@ -12,25 +12,25 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How the heads of a call, or segments of them, become tasks.
+/// Divides a call into tasks: heads, or segments of them.
 template <class T>
 class RecurrencePlan {
  public:
   RecurrencePlan(const RecurrenceCall<T>& call, const Options& options)
       : call_(call), workers_({call.flops()}, options.executor), most_segments_(most_segments(call)) {
-    // Segments of a causal call are computed twice where threads share a head: first what they add, which is a third
-    // of the work, and then their outputs. That pays where a third of the threads would have nothing to do otherwise.
+    // If threads share a head, segments of a causal call are computed twice: first the sums that they add, which are a
+    // third of the work, and then their outputs. That pays if a third of the threads would be idle otherwise.
     shares_heads_ = most_segments_ > 1 && 3 * call.states() <= 2 * workers_.count();
   }
 
   const Workers& workers() const { return workers_; }
   bool has_segments() const { return most_segments_ > 1; }
-  /// Whether threads share heads, because there are not enough of these.
+  /// Whether threads share heads, because there are too few heads.
   bool shares_heads() const { return shares_heads_; }
 
-  /// A worker's memory.
+  /// Bytes of a worker's memory.
   Index bytes() const { return RecurrenceForwardLoop<T>::bytes(call_, has_segments()); }
-  /// The sums of all segments.
+  /// Bytes of the sums of all segments.
   Index shared_bytes() const {
     if (!shares_heads_) return 0;
     const auto lay_out = [&](ChunkArena<T>& arena) {
@@ -56,23 +56,23 @@ class RecurrencePlan {
   bool shares_heads_;
 };
 
-/// The bytes of Options::workspace that recurrence() needs.
+/// Returns the size in bytes of the Options::workspace that recurrence() needs.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index recurrence_bytes(const RecurrenceCall<T>& call, const Options& options) {
   const auto needed = [&](const RecurrenceCall<T>& c) {
     const RecurrencePlan<T> plan(c, options);
     return Workspace::needed(plan.bytes(), plan.workers().count(), plan.shared_bytes());
   };
-  // A call with the caller's state needs no memory for its own, but also takes in keys that no row sees, which may make
-  // more segments. Both are counted; the state here is neither read nor written.
+  // A call with the caller's state needs no memory for its own, but also processes keys that no row sees, which may
+  // make more segments. This returns the larger of the two; the state here is neither read nor written.
   RecurrenceCall<T> with_state = call, without = call;
   T number;
   with_state.state = {&number, &number}, without.state = {};
   return std::max(needed(with_state), needed(without));
 }
 
-/// Few heads of long runs: the sums of their segments are formed side by side, added up in order, and then outputs are
-/// written side by side.
+/// For a few heads with long runs: computes the sums of their segments in parallel, accumulates them in order, and then
+/// writes outputs in parallel.
 template <class T>
 void recurrence_in_segments(const RecurrenceCall<T>& call, const RecurrencePlan<T>& plan, const ChunkLoader<T>& loader,
                             const Workspace& workspace) {
@@ -85,11 +85,11 @@ void recurrence_in_segments(const RecurrenceCall<T>& call, const RecurrencePlan<
   struct Output {
     Index batch, kv_head;
     TokenRun tokens;
-    std::size_t segment;  ///< whose state it sees
-    bool is_whole_run;    ///< the only segment of its run
+    std::size_t segment;  ///< index of the segment whose state it sees
+    bool is_whole_run;    ///< whether it is the only segment of its run
   };
   std::vector<Segment> segments;
-  std::vector<std::size_t> firsts;  // segments of runs
+  std::vector<std::size_t> firsts;  // first segment of each run
   std::vector<Output> outputs;
   ChunkArena<T> arena(workspace.shared());
   plan.for_each_run([&](Index b, Index h, const TokenRun& run, const RunSegments& of) {
@@ -112,10 +112,10 @@ void recurrence_in_segments(const RecurrenceCall<T>& call, const RecurrencePlan<
     const Segment& s = segments[i];
     loop.begin(s.batch, s.kv_head);
     s.sums.clear(call);
-    // Nobody sees what the last one adds but a state of the caller's, or rows behind all keys.
+    // The sums of the last segment are needed only for a state of the caller, or for rows that see all keys.
     if (!call.is_causal || !s.is_last || call.state.sums) loop.add_segment(s.tokens, s.sums);
   });
-  // The sums of a segment make way for the state in front of it, or behind it where rows see all keys.
+  // The sums of a segment are replaced by the state before it, or by the state after it if rows see all keys.
   each(firsts.size(), [&](RecurrenceForwardLoop<T>& loop, std::size_t i) {
     const Segment* s = segments.data() + firsts[i];
     loop.begin(s->batch, s->kv_head);
@@ -140,8 +140,8 @@ void recurrence_in_segments(const RecurrenceCall<T>& call, const RecurrencePlan<
   });
 }
 
-/// Heads of keys and values are the tasks: each is a recurrence of its own, whoever runs it. Where there are too few of
-/// them for the threads, segments are.
+/// Each head of keys and values is a task and an independent recurrence, whichever thread runs it. If there are too few
+/// heads for the threads, segments are the tasks.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   if (call.states() == 0) return;
@@ -151,7 +151,7 @@ void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   const Workers& workers = plan.workers();
   const Workspace workspace(plan.bytes(), workers.count(), options.workspace, plan.shared_bytes());
   if (plan.shares_heads()) return recurrence_in_segments(call, plan, loader, workspace);
-  // A worker's memory is laid out once for a task. A task of a single token would spend much of its time on that.
+  // A worker's memory is laid out once per task. In a task of a single token that would take much of the time.
   constexpr Index kTasksPerWorker = 8;
   const Index tasks = workers.count() == 1 ? 1 : std::min(call.states(), kTasksPerWorker * workers.count());
   workers.run(tasks, [&](Index task, int worker) {
@@ -161,8 +161,8 @@ void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   });
 }
 
-/// The gradients of recurrence(). Nothing is allocated once something has been written, so that a gradient of a state
-/// is handed on whole or not at all.
+/// Computes the gradients of recurrence(). Nothing is allocated once something has been written, so that the gradient
+/// of a state is returned completely or not at all.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void recurrence_backward(const RecurrenceBackwardCall<T>& call, const Options& options) {
   const RecurrenceCall<T>& forward = call.forward;

@@ -1,4 +1,4 @@
-// What the loops of a recurrence are given: the tensors of a call, its form and its runs of tokens.
+// The arguments of a recurrence's loops: the tensors of a call, its form and its runs of tokens.
 #pragma once
 
 #include "attn/detail/linear_attention/bound_features.h"
@@ -11,12 +11,12 @@ inline namespace ATTN_BUILT_FOR {
 
 enum class Gates : unsigned char {
   none,
-  of_tokens,   ///< one for each token
-  of_features  ///< one for each feature of each token
+  of_tokens,   ///< one per token
+  of_features  ///< one per feature of each token
 };
 
 /// The states of a call in memory that outlives it: `sums` (batch, kv_heads, features, padded v_dim) and `normaliser`
-/// (batch, kv_heads, padded features), both contiguous. Null: there is none.
+/// (batch, kv_heads, padded features), both contiguous. Null if there is none.
 template <class T>
 struct StateMemory {
   T* sums = nullptr;
@@ -35,21 +35,21 @@ struct RecurrenceCall {
   T scale = 1;  ///< of query * key
   Gates gates = Gates::none;
   DTypeView<const T> gate{};  ///< (batch, kv_heads, len, 1 or features)
-  DTypeView<const T> beta{};  ///< (batch, kv_heads, len, 1), of the delta rule; null: without
+  DTypeView<const T> beta{};  ///< (batch, kv_heads, len, 1), for the delta rule; null without it
   StateMemory<T> state{};
 
   bool has_delta() const { return beta.data() != nullptr; }
   Index group() const { return problem.heads / problem.kv_heads; }
-  /// Heads of keys and values: each has a state of its own.
+  /// Number of heads of keys and values, each with its own state.
   Index states() const { return problem.batch * problem.kv_heads; }
   Index features() const { return map.features(); }
   Index row_of_features() const { return padded(features(), kRowUnit<T>); }
   Index row_of_values() const { return padded(problem.v_dim, kRowUnit<T>); }
-  /// A state's numbers, with the padding of its rows.
+  /// Number of elements of a state, with the padding of its rows.
   Index size_of_state() const { return features() * row_of_values(); }
   Index row_of_inputs() const { return padded(problem.head_dim, kRowUnit<T>); }
 
-  /// The flops of all heads, rather too many than too few.
+  /// Estimates the flops of all heads, erring on the high side.
   double flops() const {
     const double pairs = static_cast<double>(states()) *
                          (static_cast<double>(problem.kv_len) + static_cast<double>(group() * problem.q_len));

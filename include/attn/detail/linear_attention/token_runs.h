@@ -1,4 +1,4 @@
-// Masks that have a recurrent form, the runs of tokens that they make, and how runs are cut into segments and chunks.
+// Masks that have a recurrent form, the runs of tokens that they make, and how runs are split into segments and chunks.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using CausalMask = decltype(causal());
 using LengthsMask = decltype(key_lengths(std::declval<Indices>()));
 using DocumentsMask = decltype(documents(std::declval<Indices>()));
 
-/// The requirements of a list of mods on a recurrence.
+/// The properties of a list of mods that a recurrence depends on.
 template <class M>
 struct RecurrentMods;
 template <class... M>
@@ -30,7 +30,7 @@ template <AnyMod M>
 requires(!is_mods<M>) struct RecurrentMods<M> : RecurrentMods<Mods<M>> {
 };
 
-/// Says in one sentence why mods have no recurrent form.
+/// Rejects mods that have no recurrent form with a one-sentence error.
 template <class M>
 constexpr bool check_recurrent_mods() {
   if constexpr (!AnyMod<M>) {
@@ -40,21 +40,21 @@ constexpr bool check_recurrent_mods() {
     constexpr bool kIsRecurrent = RecurrentMods<M>::kIsRecurrent;
     static_assert(kIsRecurrent,
                   "attn: only causal(), key_lengths(), documents() and documents_at() have a recurrent form; with any "
-                  "other mod call attn::attention()");
+                  "other mod, call attn::attention()");
     return kIsRecurrent;
   }
 }
 
-/// Some neighbouring query rows, and the only keys that they may see. They share a state that no other row sees.
+/// Some consecutive query rows, and the only keys that they may see. They share a state that no other row sees.
 struct TokenRun {
   Range rows;
   Range keys;
 };
 
-/// The runs of each batch element, in order. Rows that stand in none see nothing.
+/// The runs of each batch element, in order. Rows outside all runs see no keys.
 class TokenRuns {
  public:
-  /// @throws std::invalid_argument if a mod does not fit the sizes, or a document does not lie in one piece.
+  /// @throws std::invalid_argument if a mod does not fit the sizes, or a document is not contiguous.
   template <class M>
   TokenRuns(const M& mods, const Problem& problem) {
     for (Index b = 0; b < problem.batch; ++b) {
@@ -84,7 +84,7 @@ class TokenRuns {
     for (std::size_t i = first; i < runs_.size(); ++i) runs_[i].keys.end = std::min(runs_[i].keys.end, length);
   }
 
-  /// Where the keys of a batch element end, as the mask's hint knows it.
+  /// Returns the end of the keys of a batch element, according to the mask's hint.
   template <class M>
   static Index length_of([[maybe_unused]] Index batch, const Problem& problem, [[maybe_unused]] const M& mod) {
     if constexpr (std::is_same_v<M, LengthsMask>)
@@ -94,7 +94,7 @@ class TokenRuns {
       return problem.kv_len;
   }
 
-  /// Cuts each run where a document ends.
+  /// Splits each run where a document ends.
   template <class M>
   void split([[maybe_unused]] Index batch, [[maybe_unused]] const Problem& problem, [[maybe_unused]] std::size_t first,
              [[maybe_unused]] const M& mod) {
@@ -108,8 +108,8 @@ class TokenRuns {
           const Range document = mask.kv_range({batch, 0, {position, position + 1}, problem.keys()});
           bool in_one_piece = true;
           for (Index j = document.begin; j < document.end; ++j) in_one_piece &= mask.keep({batch, 0, position, j});
-          require(in_one_piece, "documents: the one of position ", position, " lies between others, in ",
-                  document.begin, "..", document.end - 1, "; a recurrent form needs each in one piece");
+          require(in_one_piece, "documents: the document of position ", position, " is interleaved with others in ",
+                  document.begin, "..", document.end - 1, "; a recurrent form needs each document to be contiguous");
           const Range keys =
               intersect({document.begin - problem.kv_offset, document.end - problem.kv_offset}, run.keys);
           const Index ahead = problem.first_query_among_keys(batch);
@@ -121,18 +121,18 @@ class TokenRuns {
   }
 
   std::vector<TokenRun> runs_;
-  std::vector<Index> first_;  // of each batch element, and the end
+  std::vector<Index> first_;  // first run of each batch element, and the end
 };
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The tokens that are worked on together, as matrices. Within a chunk every token meets every other, which at head_dim
+/// Tokens that are processed together, as matrices. Within a chunk all pairs of tokens are computed, which at head_dim
 /// 64 costs as much as the products with the state. With fewer than 64 tokens the products are too small to be fast,
 /// with more there are too many pairs.
 constexpr Index kChunk = 64;
 
-/// Some keys, some query rows that see the state as it is before them, or both of the same tokens: then each row sees
-/// the keys up to its own.
+/// Some keys; or some query rows, which see only the state before them; or keys and rows of the same tokens, where each
+/// row also sees the keys up to its own.
 struct TokenChunk {
   Range keys;
   Range rows;
@@ -140,8 +140,8 @@ struct TokenChunk {
   Index tokens() const { return std::max(keys.size(), rows.size()); }
 };
 
-/// Calls visit(chunk) for the chunks of a run. Row r of queries and row offset + r of keys are the same token. Without
-/// `is_causal` all keys come before all rows. Keys after the last row are visited only with `all_keys`.
+/// Calls visit(chunk) for the chunks of a run. Row r of queries and row offset + r of keys are the same token. Unless
+/// `is_causal`, all keys come before all rows. Keys after the last row are visited only with `all_keys`.
 template <class Visit>
 void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_keys, const Visit& visit) {
   const auto some_keys = [&](Index begin, Index end) {
@@ -150,7 +150,7 @@ void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_
   const auto some_rows = [&](Index begin, Index end) {
     for (Index r = begin; r < end; r += kChunk) visit(TokenChunk{{0, 0}, {r, std::min(r + kChunk, end)}});
   };
-  // Rows before `first` come before all keys, those from `last` on after them.
+  // Rows before `first` precede all keys, those from `last` on follow them.
   const Range keys = run.keys, rows = run.rows;
   const Index first = is_causal ? std::clamp(keys.begin - offset, rows.begin, rows.end) : rows.begin;
   const Index last = is_causal ? std::clamp(keys.end - offset, first, rows.end) : rows.begin;
@@ -165,20 +165,20 @@ void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_
   if (all_keys && is_causal && !rows.empty()) some_keys(std::max(met, last + offset), keys.end);
 }
 
-/// The tokens of a segment, if there are not too many of these: long enough for the one addition of a state that comes
-/// with each to cost nothing beside its chunks.
+/// Tokens of a segment: enough that adding one state per segment costs next to nothing compared to its chunks. Segments
+/// are longer if there would otherwise be more than kMostSegments.
 constexpr Index kSegment = 16 * kChunk;
-/// Each segment needs memory for a state where threads share a head.
+/// If threads share a head, each segment needs memory for a state.
 constexpr Index kMostSegments = 32;
-/// So many heads of keys and values keep the cores of most machines busy by themselves, and are not cut: with a gate
-/// for each token and head_dim 128, the additions that come with segments took 9 % of the time of one thread. Batch
-/// elements do not count, so that none depends on how many there are.
+/// This many heads of keys and values keep the cores of most machines busy, and are not split: with a gate for each
+/// token and head_dim 128, the additions for segments took 9 % of the time of one thread. Batch elements do not count,
+/// so that their results do not depend on the batch size.
 constexpr Index kManyHeads = 8;
 
-/// How a run is cut. It follows from sizes alone, whoever computes the segments, so that threads change no bit.
+/// How a run is split. This follows from sizes alone, so that results do not depend on the number of threads.
 class RunSegments {
  public:
-  /// Keys after the last row belong to no segment unless a state of the caller's takes them in.
+  /// Keys after the last row belong to no segment, unless they are added to a state of the caller.
   template <class Call>
   RunSegments(const Call& call, Index batch, const TokenRun& run)
       : run_(run), offset_(call.problem.first_query_among_keys(batch)), is_causal_(call.is_causal) {
@@ -191,8 +191,8 @@ class RunSegments {
   }
 
   Index count() const { return count_; }
-  /// The keys of a segment, and, where the call is causal, the rows that stand among them. Rows before all keys belong
-  /// to the first segment, those behind all keys to the last one.
+  /// Returns the keys of a segment and, if the call is causal, the rows among them. Rows before all keys belong to the
+  /// first segment, those after all keys to the last one.
   TokenRun at(Index segment) const {
     const Index begin = run_.keys.begin + segment * length_;
     const bool is_last = segment == count_ - 1;
@@ -209,7 +209,7 @@ class RunSegments {
   Index length_ = 0, count_ = 1;
 };
 
-/// The most segments of a run of a call.
+/// Returns the largest number of segments of a run of a call.
 template <class Call>
 Index most_segments(const Call& call) {
   Index most = 1;

@@ -1,4 +1,4 @@
-// Mods bound to the sizes of a call, as the naive and the flash path see those of one batch element.
+// Mods bound to the sizes of a call, for one batch element, as the naive and flash paths see them.
 #pragma once
 
 #include <algorithm>
@@ -14,23 +14,24 @@
 
 namespace attn::detail {
 
-// A reference to the mod itself, or what the mod makes for this call.
+// Returns a reference to the mod itself, or the mod that it makes for this call.
 template <class M>
 constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   if constexpr (is_late<M>) {
     auto made = mod.make(problem);
     using Made = decltype(made);
-    static_assert(is_mask<Made> || is_score<Made> || is_sink<Made>,
-                  "attn::bind_mod: the lambda must return what mask_mod or score_mod returns");
+    static_assert(
+        is_mask<Made> || is_score<Made> || is_sink<Made>,
+        "attn::bind_mod: the lambda must return a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...)");
     return made;
   } else {
     return (mod);
   }
 }
 
-/// What a path asks of the mods of one batch element. For a pair: what becomes of its score, whether it is kept, and
-/// what its weight is multiplied by. For a head: the logit of its sinks. For a tile: what the hints say, and where its
-/// pairs lie. Positions are absolute.
+/// The mods of one batch element as a path needs them. Per pair: the new score, whether the pair is kept, and the
+/// factor of its weight. Per head: the logit of its sinks. Per tile: the hints, and the positions of its pairs.
+/// Positions are absolute.
 template <class M>
 concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& tile, Index head) {
   { mods.score(1.0f, p) } -> std::same_as<float>;
@@ -42,7 +43,7 @@ concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& t
   { mods.grid(tile) } -> std::same_as<PairGrid>;
 };
 
-/// Whether some masks say of many pairs at once whether they are kept.
+/// Whether some masks evaluate many pairs at once, as words of bits.
 template <class M>
 constexpr bool has_words_of_pairs = [] {
   if constexpr (requires { M::kHasWords; })
@@ -54,24 +55,23 @@ constexpr bool has_words_of_pairs = [] {
 /// 1 / x, or 0 for 0.
 constexpr long double inverse_of(long double x) { return x == 0 ? 0 : 1 / x; }
 
-/// Whether these mods leave attention as it is without them.
+/// Whether attention is the same with these mods as without mods.
 template <class M>
 constexpr bool changes_nothing = !(M::kHasScores || M::kHasMasks || M::kHasSinks || M::kHasDropout);
 /// Whether these mods only drop pairs before the softmax.
 template <class M>
 constexpr bool has_only_masks = !(M::kHasScores || M::kHasSinks || M::kHasDropout);
 
-/// The mods as the naive and the flash path see them: one change of scores, one predicate, one hint, one sink. Each M
+/// All mods combined, as the naive and flash paths see them: one score mod, one predicate, one hint, one sink. Each M
 /// is a value or a const reference.
 template <class... M>
 class BoundMods {
  public:
   static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
-  /// Whether there are masks that say of many pairs at once whether they are kept (words), and masks that do not
-  /// (lone).
+  /// Whether there are masks that evaluate many pairs at once (words), and masks that evaluate pairs one by one (lone).
   static constexpr bool kHasWords = (has_words<std::remove_cvref_t<M>> || ...);
-  static constexpr bool kHasLoneMasks =
+  static constexpr bool kHasPairwiseMasks =
       ((is_mask<std::remove_cvref_t<M>> && !has_words<std::remove_cvref_t<M>>) || ...);
   static constexpr bool kIsOpaque = ([] {
     if constexpr (is_mask<std::remove_cvref_t<M>>)
@@ -82,12 +82,12 @@ class BoundMods {
   static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasDropout = (is_dropout<std::remove_cvref_t<M>> || ...);
   static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
-  /// Whether a mod holds numbers that gradients are asked for.
+  /// Whether a mod has learned parameters.
   static constexpr bool kLearns = (is_learned<std::remove_cvref_t<M>> || ...);
 
   explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
 
-  /// The mods of a batch element, which are the same for all; see CallMods.
+  /// Returns the mods of a batch element, which are the same for all; see CallMods.
   const BoundMods& of(Index) const { return *this; }
 
   template <class X>
@@ -98,14 +98,14 @@ class BoundMods {
     return x;
   }
 
-  /// What the modded score grows by with the score x. Calls add(slot, gradient) for each number that a mod used; `grad`
-  /// is the gradient of the modded score.
+  /// Returns the derivative of the modded score with respect to the score x. Calls add(slot, gradient) for each
+  /// parameter that a mod used; `grad` is the gradient of the modded score.
   template <class T, class Add>
   T learn(T x, T grad, const Position& p, const Add& add) const {
     return learn_from<0>(x, grad, p, Index(0), add);
   }
 
-  /// Calls visit(mod) for each mod that holds numbers to learn: scores in the order of their slots, and sinks.
+  /// Calls visit(mod) for each mod with learned parameters: score mods in the order of their slots, and sinks.
   template <class Visit>
   void each_learned(const Visit& visit) const {
     each([&](const auto& mod) {
@@ -119,7 +119,8 @@ class BoundMods {
     return kept;
   }
 
-  /// What the masks with words keep, in the form of TensorPredicate::words(), and what the other masks keep of a pair.
+  /// words() evaluates the masks with words, in the form of TensorPredicate::words(); keep_beside_words() evaluates the
+  /// other masks for one pair.
   template <int kQueries, class Word>
   [[gnu::always_inline]] void words(const Position& first, Index keys, Word* all) const requires kHasWords {
     for (int i = 0; i < kQueries; ++i) all[i] = Word(0xffff);
@@ -139,13 +140,14 @@ class BoundMods {
     return kept;
   }
 
-  /// What dropout multiplies the weight of a pair by: 0, or the inverse of the share of weights that are kept.
+  /// Returns the factor that dropout applies to the weight of a pair: 0, or the inverse of the share of weights that
+  /// are kept.
   long double weight_factor(const Position& p) const {
     long double factor = 1;
     each_dropout([&](const DropoutMod& mod) { factor *= DroppedPairs(mod).keeps(p) ? kept_factor_of(mod) : 0; });
     return factor;
   }
-  /// What dropout multiplies the weights of the pairs that it keeps by.
+  /// Returns the factor that dropout applies to the weights of the pairs that it keeps.
   long double kept_factor() const {
     long double factor = 1;
     each_dropout([&](const DropoutMod& mod) { factor *= kept_factor_of(mod); });
@@ -158,10 +160,10 @@ class BoundMods {
     });
   }
 
-  /// Where the pairs of a tile lie in the call.
+  /// Returns the positions of a tile's pairs in the call.
   PairGrid grid(const Tile& tile) const { return {{tile.batch, tile.head, tile.q.begin, tile.kv.begin}}; }
 
-  /// The logit that stands for all sinks of a head: the log of the sum of their e^logit. -inf: there is none.
+  /// Returns the combined logit of all sinks of a head: the log of the sum of their e^logit, or -inf if there are none.
   double sink(Index head) const {
     using State = SoftmaxState<double>;
     double all = State().lse();
@@ -186,10 +188,10 @@ class BoundMods {
     return range;
   }
 
-  /// The first grouped mask.
+  /// Returns the first grouped mask.
   const auto& grouped() const requires kIsGrouped { return std::get<kFirstGrouped>(mods_); }
 
-  /// All mods, with the near part of the first grouped mask instead of the mask.
+  /// Returns all mods, with the first grouped mask replaced by its `near` part.
   auto with_near_part() const requires kIsGrouped {
     return chosen([]<class Mod>(const Mod& mod, auto is_first) {
       if constexpr (is_first)
@@ -199,7 +201,7 @@ class BoundMods {
     });
   }
 
-  /// All mods except the first grouped mask.
+  /// Returns all mods except the first grouped mask.
   auto without_grouped() const requires kIsGrouped {
     return chosen([]<class Mod>(const Mod& mod, auto is_first) {
       if constexpr (is_first)
@@ -215,7 +217,7 @@ class BoundMods {
     return static_cast<std::size_t>(std::find(grouped.begin(), grouped.end(), true) - grouped.begin());
   }();
 
-  /// The mods that `choose` returns; it is given each mod, and whether that is the first grouped mask.
+  /// Returns the mods that `choose` returns when given each mod and whether it is the first grouped mask.
   template <class Choose>
   auto chosen(const Choose& choose) const {
     const auto made = [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -225,7 +227,7 @@ class BoundMods {
     return std::apply([](const auto&... mod) { return BoundMods<decltype(mod)...>(std::tie(mod...)); }, made);
   }
 
-  /// learn() for the mods from the one with number i on, whose slots begin with `first`.
+  /// learn() for the mods from index i on, whose slots begin at `first`.
   template <std::size_t i, class T, class Add>
   T learn_from([[maybe_unused]] T x, [[maybe_unused]] T grad, [[maybe_unused]] const Position& p,
                [[maybe_unused]] Index first, [[maybe_unused]] const Add& add) const {
@@ -263,7 +265,7 @@ class BoundMods {
   std::tuple<M...> mods_;
 };
 
-/// Binds each of `mods` to one call. @throws std::invalid_argument when one does not fit the call's sizes.
+/// Binds each of `mods` to one call. @throws std::invalid_argument if one does not fit the call's sizes.
 template <class M>
 auto bind(const M& mods, const Problem& problem) {
   static_assert(check_mods<M>());

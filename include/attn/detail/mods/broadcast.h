@@ -1,4 +1,4 @@
-// A tensor broadcast over the (batch, head, query, key) pairs of a call, for the mods that read one.
+// Tensors broadcast over the (batch, head, query, key) pairs of a call, for mods that read one.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace attn::detail {
 
-/// How messages name the dimensions of such a tensor.
+/// Names of the dimensions of such a tensor in error messages.
 constexpr char kPairs[] = "(batch, heads, q_len, kv_len)";
 
-/// A tensor over the pairs of one call, indexed by absolute positions. Its strides are 0 where it is broadcast.
+/// A tensor over the pairs of one call, indexed by absolute positions. Broadcast dimensions have a stride of 0.
 template <class T>
 struct PairTensor {
   const T* data;
@@ -27,14 +27,14 @@ struct PairTensor {
   }
 };
 
-/// The user's tensor of rank 1 to 4, held until a call gives it sizes. A tensor passed as a temporary is kept alive
-/// here; any other is viewed and must outlive the mod.
+/// The user's tensor of rank 1 to 4, held until a call gives it sizes. A temporary is kept alive here; any other tensor
+/// is viewed and must outlive the mod.
 template <class T>
 class BroadcastTensor {
  public:
-  /// The tensor over the pairs of a call. Dimensions are aligned from the right with (batch, heads, q_len, kv_len);
-  /// each must have that size or 1.
-  /// @param of_keys  what the message adds about a tensor that would fit as (batch, kv_len).
+  /// Returns the tensor over the pairs of a call. Dimensions are aligned from the right with (batch, heads, q_len,
+  /// kv_len); each must have that size or 1.
+  /// @param of_keys  text that the message adds if the tensor would fit as (batch, kv_len).
   PairTensor<T> over(const Problem& problem, const char* mod, const char* dims = kPairs,
                      const char* of_keys = "") const {
     const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.keys().end};
@@ -50,46 +50,47 @@ class BroadcastTensor {
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
   }
 
-  /// over() for masks. A matrix that fits both as (q_len, kv_len) and as (batch, kv_len) is refused: taken the wrong
-  /// way, each query would see what belongs to a batch element.
-  PairTensor<T> over_one_way(const Problem& problem, const char* mod, const char* of_keys,
-                             const char* name_of_keys) const {
+  /// over() for masks. A matrix that fits both as (q_len, kv_len) and as (batch, kv_len) is rejected: misread, it would
+  /// give each query the row of a batch element.
+  PairTensor<T> over_unambiguous(const Problem& problem, const char* mod, const char* of_keys,
+                                 const char* name_of_keys) const {
     const bool is_either = rank_ == 2 && shape_[2] > 1 && shape_[2] == problem.batch && shape_[2] == problem.q_len &&
                            fits_keys(shape_[3], problem);
     require(!is_either, mod, ": the tensor has shape ", std::span<const Index>(shape_).last(rank_),
-            ", which is (q_len, kv_len) and (batch, kv_len) at once; ", mod,
-            "(attn::view(tensor).unsqueeze(0)) takes its rows for queries, attn::", name_of_keys,
-            "(tensor) for batch elements");
+            ", which could be (q_len, kv_len) or (batch, kv_len); use ", mod,
+            "(attn::view(tensor).unsqueeze(0)) if its rows are queries, attn::", name_of_keys,
+            "(tensor) if they are batch elements");
     return over(problem, mod, kPairs, of_keys);
   }
 
-  /// The tensor over the keys of a call: (batch, kv_len), or (kv_len) for all batch elements; the batch may be 1.
+  /// Returns the tensor over the keys of a call: (batch, kv_len), or (kv_len) for all batch elements; the batch size
+  /// may be 1.
   PairTensor<T> over_keys(const Problem& problem, const char* mod) const {
     require(rank_ <= 2 && (shape_[2] == problem.batch || shape_[2] == 1) && fits_keys(shape_[3], problem), mod,
-            ": the tensor has shape ", std::span<const Index>(shape_).last(rank_), ", the keys have (", problem.batch,
-            ", ", problem.keys().end, ") as (batch, kv_len)", note_of_part(problem));
+            ": the tensor has shape ", std::span<const Index>(shape_).last(rank_), ", which does not broadcast to (",
+            problem.batch, ", ", problem.keys().end, ") as (batch, kv_len)", note_of_part(problem));
     return {data_, shape_[2] == 1 ? 0 : stride_[2], 0, 0, stride_[3], problem.q_offset};
   }
 
   template <int Rank>
   BroadcastTensor(const TensorView<const T, Rank>& view, std::shared_ptr<const void> owner)
       : data_(view.data()), rank_(Rank), owner_(std::move(owner)) {
-    static_assert(Rank <= 4, "attn: a tensor over (batch, heads, q_len, kv_len) has at most 4 dimensions");
+    static_assert(Rank <= 4, "attn: a tensor over (batch, heads, q_len, kv_len) must have at most 4 dimensions");
     for (int i = 0; i < Rank; ++i) {
       shape_[4 - Rank + i] = view.dim(i);
       stride_[4 - Rank + i] = view.stride(i);
     }
   }
 
-  /// @throws std::invalid_argument unless the tensor for the gradients has this one's shape.
+  /// @throws std::invalid_argument unless the tensor for the gradients has the shape of this one.
   template <class Gradient>
   void check_gradient(const Gradient& gradient, const char* mod) const {
     const auto own = std::span<const Index>(shape_).last(rank_);
     require(std::equal(own.begin(), own.end(), gradient.shape().begin(), gradient.shape().end()), mod,
-            ": the tensor for gradients has shape ", gradient.shape(), ", the tensor itself ", own);
+            ": the gradient tensor has shape ", gradient.shape(), ", expected ", own);
   }
 
-  /// All elements behind each other.
+  /// Returns all elements in row-major order.
   std::vector<T> row_major() const {
     std::vector<T> all;
     Index i[4];
@@ -101,10 +102,10 @@ class BroadcastTensor {
     return all;
   }
 
-  /// The size of the last dimension.
+  /// Returns the size of the last dimension.
   Index columns() const { return shape_[3]; }
 
-  /// All four sizes; dimensions that the tensor does not have are 1.
+  /// Returns all four sizes; missing dimensions have size 1.
   std::span<const Index> shape() const { return shape_; }
   std::size_t rank() const { return rank_; }
 
@@ -116,7 +117,7 @@ class BroadcastTensor {
   std::shared_ptr<const void> owner_;
 };
 
-/// A view of `x` in which an Eigen vector has one dimension, not two.
+/// Returns a view of `x` in which an Eigen vector has one dimension, not two.
 template <class X>
 auto pair_view(X&& x) {
   if constexpr (EigenDense<X>) {
@@ -129,7 +130,7 @@ auto pair_view(X&& x) {
   }
 }
 
-/// The BroadcastTensor of whatever attn::view takes, or of an Eigen expression, which is evaluated.
+/// Makes a BroadcastTensor from anything attn::view accepts, or from an Eigen expression, which is evaluated.
 template <class X>
 auto broadcast_tensor(X&& x) {
   using Given = std::remove_cvref_t<X>;

@@ -1,4 +1,4 @@
-// The mods of one call, bound to its sizes, for all its batch elements.
+// The mods of a call, bound to its sizes, for all batch elements.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,7 @@
 
 namespace attn::detail {
 
-/// What may stand in place of a call's bound mods: the mods of each of its batch elements, and what these have in
-/// common.
+/// The bound mods of a call, or a type that replaces them: the mods of each batch element and their common properties.
 template <class M>
 concept ModsOfCall = requires(const M& mods, Index batch) {
   requires std::same_as<const bool, decltype(M::kHasScores)> && std::same_as<const bool, decltype(M::kHasMasks)>;
@@ -21,7 +20,7 @@ concept ModsOfCall = requires(const M& mods, Index batch) {
   { mods.of(batch) } -> ModsOfElement;
 };
 
-/// The mods of a call: bound once for all batch elements, or once for each where they have positions of their own.
+/// The mods of a call: bound once for all batch elements, or once per element if elements have different positions.
 template <class One>
 class CallMods {
  public:
@@ -33,7 +32,7 @@ class CallMods {
   static constexpr bool kIsGrouped = One::kIsGrouped;
   static constexpr bool kLearns = One::kLearns;
 
-  /// make(i) gives the mods of batch element number i.
+  /// `make(i)` returns the mods of batch element i.
   template <class Make>
   CallMods(Index count, const Make& make) : first_(make(0)) {
     others_.reserve(static_cast<std::size_t>(count - 1));
@@ -44,7 +43,7 @@ class CallMods {
     return batch == 0 || others_.empty() ? first_ : others_[static_cast<std::size_t>(batch - 1)];
   }
 
-  /// The grouped mask; see BoundMods. How it groups tokens does not depend on where they are.
+  /// Returns the grouped mask; see BoundMods. Its grouping of tokens does not depend on their positions.
   const auto& grouped() const requires kIsGrouped { return first_.grouped(); }
   auto with_near_part() const requires kIsGrouped {
     const auto near = [&](Index i) { return of(i).with_near_part(); };
@@ -52,12 +51,12 @@ class CallMods {
   }
 
  private:
-  One first_;  // not on the heap, because most calls have no other
+  One first_;  // stored inline, because most calls have no others
   std::vector<One> others_;
 };
 
 /// bind() for all batch elements of a call.
-/// @throws std::invalid_argument as bind() does, and where sinks have no denominator to join.
+/// @throws std::invalid_argument as bind() does, and for sinks with a sigmoid, which has no denominator.
 template <class M>
 auto bind_call(const M& mods, const Problem& problem) {
   const auto of = [&](Index batch) {
@@ -72,16 +71,16 @@ auto bind_call(const M& mods, const Problem& problem) {
   if constexpr (decltype(bound)::kHasSinks)
     for (Index head = 0; problem.sigmoid_bias && head < problem.heads; ++head)
       require(bound.of(0).sink(head) == -std::numeric_limits<double>::infinity(),
-              "sinks() join the denominator of a softmax; a sigmoid has none, but head ", head, " has a sink of ",
-              bound.of(0).sink(head));
+              "sinks() join the denominator of a softmax, which a sigmoid does not have, but head ", head,
+              " has a sink of ", bound.of(0).sink(head));
   return bound;
 }
 
-/// The type that bind_call() makes of mods.
+/// The type that bind_call() returns.
 template <class M>
 using Bound = decltype(bind_call(std::declval<const M&>(), std::declval<const Problem&>()));
 
-/// Holds a Made, which implements Interface, if kAny; else nothing, and get() is null.
+/// Holds a Made, which implements Interface, if kAny; otherwise holds nothing, and get() returns null.
 template <class Interface, class Made, bool kAny>
 class MadeIfAny {
  public:

@@ -1,4 +1,4 @@
-// The kernels of dropout, which set a tile's weights to 0 where the pair is dropped.
+// Kernels of dropout, which set the weights of a tile's dropped pairs to 0.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How the weights of a tile lie in memory.
+/// Memory layout of the weights of a tile.
 enum class WeightOrder {
   keys_by_queries,  ///< (keys, queries)
-  bf16_pairs,       ///< (keys / 2, queries), each a number of 32 bits that has two neighbouring keys as bf16
+  bf16_pairs,       ///< (keys / 2, queries), 32-bit elements that hold two neighbouring keys each as bf16
   one_query,        ///< (keys)
 };
 
@@ -28,8 +28,8 @@ struct DropoutKernels {
   struct LanesOf<Number, true> {
     typedef Number type __attribute__((vector_size(4 * kLanes)));
   };
-  using Words = typename LanesOf<std::uint32_t>::type;  // as many as a vector of T has lanes
-  using Kept = typename LanesOf<std::int32_t>::type;    // lanes of vectors are -1 or 0, single numbers 1 or 0
+  using Words = typename LanesOf<std::uint32_t>::type;  // one per lane of a vector of T
+  using Kept = typename LanesOf<std::int32_t>::type;    // lanes of vectors are -1 or 0, scalars 1 or 0
 
   template <WeightOrder kOrder>
   static ATTN_INLINE void drop(T* weights, Index queries, Index keys, const PairGrid& grid,
@@ -42,7 +42,7 @@ struct DropoutKernels {
   }
 
  private:
-  /// Drops from the weights of a vector of queries, the first of which is number i of the grid.
+  /// Applies dropout to the weights of a vector of queries, the first of which is query i of the grid.
   template <bool kPairs>
   static ATTN_INLINE void drop_of_vector(T* weights, Index stride, Index keys, Index i, const PairGrid& grid,
                                          const DroppedPairs& dropped) {
@@ -70,7 +70,7 @@ struct DropoutKernels {
     }
   }
 
-  /// Drops from the weights of one query. A lane stands for four neighbouring keys.
+  /// Applies dropout to the weights of one query. Each lane covers four neighbouring keys.
   static ATTN_INLINE void drop_of_query(T* weights, Index keys, const PairGrid& grid, const DroppedPairs& dropped) {
     if (!grid.has_neighbouring_keys()) {
       for (Index j = 0; j < keys; ++j) {
@@ -83,7 +83,7 @@ struct DropoutKernels {
     const Threefry<Words> generator = dropped.generator<Words>(grid.first);
     const std::uint32_t largest = dropped.largest_dropped();
     const std::uint64_t q = static_cast<std::uint64_t>(grid.first.q);
-    // The first four keys may begin before the tile.
+    // The first group of four keys may begin before the tile.
     for (Index j = -(grid.first.kv & 3); j < keys; j += 4 * kLanes) {
       Words a, b, c = Words{} + DroppedPairs::lower(q), d = Words{} + DroppedPairs::upper(q);
       positions(a, b, [first = (grid.first.kv + j) >> 2](Index lane) { return first + lane; });
@@ -96,7 +96,7 @@ struct DropoutKernels {
   }
   typedef std::uint32_t Number __attribute__((may_alias));
 
-  /// The lower and upper words of the positions that of(lane) returns.
+  /// Computes the lower and upper words of the positions that of(lane) returns.
   template <class Of>
   static ATTN_INLINE void positions(Words& lower, Words& upper, const Of& of) {
     Array<std::uint32_t, kLanes> low, high;
@@ -108,7 +108,7 @@ struct DropoutKernels {
     __builtin_memcpy(&upper, high, sizeof(upper));
   }
 
-  /// Multiplies what is not kept by 0: numbers become 0, NaN stays NaN, and infinity becomes NaN.
+  /// Multiplies dropped weights by 0: finite weights become 0, NaN stays NaN, and infinity becomes NaN.
   static ATTN_INLINE void zero(T* weights, const Kept& kept) {
     const V x = V::load(weights);
     typename V::Mask is_kept;
@@ -120,7 +120,7 @@ struct DropoutKernels {
       is_kept.raw = __builtin_convertvector(kept, typename V::IntRaw);
     select(is_kept, x, x * T(0)).store(weights);
   }
-  /// zero() for the lower or upper half of pairs, which are finite.
+  /// zero() for the lower or upper halves of bf16 pairs, which are finite.
   static ATTN_INLINE void zero_half(T* pairs, const Kept& kept, bool is_lower) {
     const Kept bits = (Kept)V::load(pairs).raw & (kept | (is_lower ? -0x10000 : 0xffff));
     V{(typename V::Raw)bits}.store(pairs);

@@ -1,4 +1,4 @@
-// The caller's tensor to which the gradients of what a mod holds are added.
+// The caller's tensor to which the gradients of a mod's parameters are added.
 #pragma once
 
 #include <type_traits>
@@ -8,11 +8,11 @@
 
 namespace attn::detail {
 
-/// The type that gradients are added up in during a call: finer than T where that costs nothing.
+/// The type in which gradients are accumulated during a call: more precise than T where that costs nothing.
 template <class T>
 using GradientSum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
-/// Which slots the pairs of a call have in a tensor that is broadcast over them.
+/// Maps the pairs of a call to slots of a tensor that is broadcast over them.
 struct PairSlots {
   Index batch, head, q, kv;  // strides
   Index q_offset;
@@ -22,8 +22,8 @@ struct PairSlots {
   }
 };
 
-/// The caller's tensor of rank 1 to 4. It is viewed and must outlive the mod. Its elements are numbered in row-major
-/// order; the number is the slot of an element.
+/// The caller's tensor of rank 1 to 4, which is viewed and must outlive the mod. The slot of an element is its index in
+/// row-major order.
 template <class T>
 class GradientTensor {
  public:
@@ -31,22 +31,22 @@ class GradientTensor {
   explicit GradientTensor(X&& tensor, const char* mod) {
     using Given = std::remove_cvref_t<X>;
     static_assert(check_tensor<Given>());
-    static_assert(
-        !is_temporary<X>,
-        "attn: gradients are added to a tensor that outlives the mod, this one is a temporary; give it a name");
+    static_assert(!is_temporary<X>,
+                  "attn: the tensor that gradients are added to must outlive the mod, but this one is a temporary; "
+                  "store it in a variable");
     const auto v = pair_view(tensor);
     using View = std::remove_cvref_t<decltype(v)>;
     static_assert(!std::is_const_v<std::remove_pointer_t<decltype(v.data())>>,
-                  "attn: the tensor that gradients are added to must be writable, this one is const");
+                  "attn: the tensor that gradients are added to must be writable, but this one is const");
     constexpr int kRank = View::kRank;
-    static_assert(kRank <= 4, "attn: a tensor that gradients are added to has at most 4 dimensions");
+    static_assert(kRank <= 4, "attn: a tensor that gradients are added to must have at most 4 dimensions");
     data_ = v.data();
     for (int i = 0; i < kRank; ++i) {
       shape_[4 - kRank + i] = v.dim(i);
       stride_[4 - kRank + i] = v.stride(i);
-      require(v.dim(i) <= 1 || v.stride(i) != 0 || v.size() == 0, mod,
-              ": the tensor for gradients has a stride of 0: its elements share ",
-              "memory, and cannot hold different gradients");
+      require(
+          v.dim(i) <= 1 || v.stride(i) != 0 || v.size() == 0, mod,
+          ": the gradient tensor has a stride of 0, so its elements share memory and cannot hold different gradients");
     }
     rank_ = kRank;
   }
@@ -54,7 +54,7 @@ class GradientTensor {
   std::span<const Index> shape() const { return std::span<const Index>(shape_).last(rank_); }
   Index slots() const { return shape_[0] * shape_[1] * shape_[2] * shape_[3]; }
 
-  /// The slots of the pairs of a call, over which the tensor is broadcast.
+  /// Returns the slots of the pairs of a call, over which the tensor is broadcast.
   PairSlots slots_of_pairs(const Problem& problem) const {
     Index step = 1, strides[4];
     for (int i = 4; i-- > 0; step *= shape_[i]) strides[i] = shape_[i] == 1 ? 0 : step;
@@ -83,7 +83,7 @@ class GradientTensor {
   Index stride_[4] = {0, 0, 0, 0};
 };
 
-/// The GradientTensor of a tensor of any type.
+/// Makes a GradientTensor from a tensor of any type.
 template <class X>
 auto gradient_tensor(X&& tensor, const char* mod) {
   using T = std::remove_pointer_t<decltype(pair_view(tensor).data())>;

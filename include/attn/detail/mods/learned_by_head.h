@@ -1,4 +1,4 @@
-// Mods that hold a number to learn for each head.
+// Mods with one learned parameter per head.
 #pragma once
 
 #include <utility>
@@ -8,15 +8,15 @@
 
 namespace attn::detail {
 
-/// @throws std::invalid_argument unless there is one number, and one gradient, for each head.
+/// @throws std::invalid_argument unless there is one parameter, and one gradient, per head.
 template <class Gradient>
 void check_by_head(const char* mod, Index given, const Gradient& gradient, const Problem& problem) {
-  require(given == problem.heads, mod, " has ", given, " numbers for ", problem.heads, " heads");
-  require(gradient.slots() == problem.heads, mod, ": the tensor for gradients has shape ", gradient.shape(),
-          ", there are ", problem.heads, " heads");
+  require(given == problem.heads, mod, " has ", given, " values for ", problem.heads, " heads");
+  require(gradient.slots() == problem.heads, mod, ": the gradient tensor has shape ", gradient.shape(),
+          ", but there are ", problem.heads, " heads");
 }
 
-/// x -> score(x, numbers[head], p).
+/// Makes the score mod x -> score(x, numbers[head], p).
 template <class Grad, class Score>
 auto learned_by_head(const char* mod, Numbers given, Grad&& grad, Score score) {
   auto gradient = gradient_tensor(std::forward<Grad>(grad), mod);

@@ -1,4 +1,4 @@
-// Mods that hold numbers to learn, and the gradients of these numbers.
+// Mods with learned parameters, and the gradients of these parameters.
 #pragma once
 
 #include <cmath>
@@ -10,17 +10,17 @@
 
 namespace attn::detail {
 
-/// A change of scores by a learned number, bound to a call: x -> score(x, number, p). The number is at `slot(p)` of a
-/// table, and its gradient goes to the same slot of another table; a slot below 0 has no gradient.
+/// A score mod with a learned parameter, bound to a call: x -> score(x, number, p). The parameter is in slot `slot(p)`
+/// of a table, and its gradient goes to the same slot of another table; a slot below 0 has no gradient.
 template <class Score, class Slot, class Number, class Gradient>
 struct LearnedScore {
   static constexpr bool kIsLearned = true;
 
   Score score;
   Slot slot;
-  Number number_of;  ///< gives the number for a position
+  Number number_of;  ///< returns the parameter for a position
   Gradient gradient;
-  bool is_pairwise;  ///< whether no two pairs of a head share a number
+  bool is_pairwise;  ///< whether no two pairs of a head share a parameter
 
   Index slots() const { return gradient.slots(); }
   auto number(const Position& p) const {
@@ -44,7 +44,7 @@ auto learned_score(Score score, Slot slot, Number number, Gradient gradient, boo
       {std::move(score), std::move(slot), std::move(number), std::move(gradient), is_pairwise}};
 }
 
-/// A sink whose logits are learned.
+/// A sink with learned logits.
 template <class Gradient>
 struct LearnedLogit {
   static constexpr bool kIsLearned = true;
@@ -57,15 +57,15 @@ struct LearnedLogit {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// How tasks may add to the gradients of what the mods hold, so that results do not depend on which task comes first.
+/// How tasks add to the gradients of parameters, so that results do not depend on the order of tasks.
 enum class Learning {
-  apart,    ///< each task has sums of its own, if they are few; the tasks' sums are added in order
-  by_pair,  ///< heads take turns; the tasks of a head have no number in common
+  apart,    ///< each task has its own sums, if these are few; they are added in the order of tasks
+  by_pair,  ///< heads take turns; the tasks of a head share no parameter
   in_turn   ///< all tasks take turns
 };
 
-/// What the backward paths see of mods that hold numbers to learn. Slots are counted through all mods that change
-/// scores; sinks have none.
+/// Mods with learned parameters, as the backward paths see them. Slots are numbered consecutively across all score
+/// mods; sinks have none.
 template <class T>
 class LearnedMods {
  public:
@@ -77,21 +77,21 @@ class LearnedMods {
   virtual Learning learning() const = 0;
 
   /// Takes the gradients grads[key * stride + query] of a tile's modded scores, and `scores` as they were before all
-  /// mods. Adds the gradients of the numbers that were used to `sums`, and turns `grads` into the gradients of the
-  /// scores. Pairs whose gradient is 0, as that of dropped pairs, are left as they are.
+  /// mods. Adds the gradients of the parameters that the pairs use to `sums`, and replaces `grads` with the gradients
+  /// of `scores`. Pairs with a gradient of 0, such as dropped pairs, are unchanged.
   virtual void learn(const T* scores, T* grads, Index stride, const Tile& tile, Sum* sums) const = 0;
 
-  /// Adds the gradients of the logits of a head's sinks, from some of its queries: a logit weighs e^(logit - lse) and
-  /// has no value (see sinks()).
+  /// Adds the gradients of the logits of a head's sinks, from some of its queries: a logit has the weight e^(logit -
+  /// lse) and no value (see sinks()).
   virtual void learn_sinks(Index head, const T* lse, const T* lse_rest, const T* delta, Index count,
                            Sum* sums) const = 0;
-  virtual Index sinks() const = 0;  ///< how many sums learn_sinks() adds to: one for each head and learned sink
+  virtual Index sinks() const = 0;  ///< number of sums that learn_sinks() adds to: one per head and learned sink
 
   /// Adds the sums to the caller's tensors.
   virtual void add(const Sum* sums, const Sum* sink_sums) const = 0;
 };
 
-/// The LearnedMods of `mods`, to which it keeps a reference.
+/// The LearnedMods of `mods`, which must outlive it.
 template <class T, ModsOfCall Mods>
 class LearnedModsOf final : public LearnedMods<T> {
   using Sum = GradientSum<T>;
@@ -105,7 +105,7 @@ class LearnedModsOf final : public LearnedMods<T> {
     return all;
   }
   Learning learning() const override {
-    // Each task may have sums of its own if they are at most q_len + kv_len numbers, or 4096 if that is more.
+    // Each task may have its own sums if there are at most max(q_len + kv_len, 4096) of them.
     const Index most = std::max<Index>(problem_.q_len + problem_.kv_len, 4096);
     if (slots() <= most) return Learning::apart;
     bool is_pairwise = true;

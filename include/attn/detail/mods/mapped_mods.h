@@ -1,4 +1,4 @@
-// The mods of a call as they apply to a part of it that has positions of its own.
+// The mods of a call, applied to a part of it with different positions.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,15 @@ struct EveryPair {
 };
 inline constexpr EveryPair kEveryPair;
 
-/// What a path sees of the mods of one batch element when it works on a part of the call, in place of BoundMods.
-/// Positions are numbers within the part, and `map` says where these lie in the call:
+/// The mods of one batch element for a path that processes a part of the call, in place of BoundMods. Positions are
+/// indices within the part, and `map` converts them to positions in the call:
 ///
 ///     Position in_call(const Position& p) const;
 ///     Index head_in_call(Index head) const;
 ///     PairGrid grid(const Tile& t) const;                         the pairs of a tile of the part
-///     Range kv_numbers(const Range& kv, const Tile& t) const;     which numbers the keys in a range of the call have
+///     Range kv_numbers(const Range& kv, const Tile& t) const;     indices of the keys in a range of the call
 ///
-/// A pair is kept if `far`, a mask on the numbers, keeps it, and the mods keep it where it lies in the call.
+/// A pair is kept if `far`, a mask on the indices, keeps it and the mods keep it at its position in the call.
 template <class Mods, class Map, class Far = EveryPair>
 class MappedMods {
  public:
@@ -66,7 +66,8 @@ class MappedMods {
   }
   PairGrid grid(const Tile& t) const { return map_.grid(t); }
 
-  /// The mods are also asked about what lies between the pairs. Where they say none or all, it is true of the pairs.
+  /// The mods see the hull of the tile, which has other pairs in between. If they keep all or none of the hull, the
+  /// same holds for the tile.
   Coverage coverage(const Tile& tile) const {
     const Coverage far = far_.coverage(tile);
     if (!Mods::kHasMasks || far == Coverage::none) return far;
@@ -80,8 +81,8 @@ class MappedMods {
   }
 
  private:
-  /// The smallest tile of the call that has all pairs of a tile of the part; it has others between them. Neither range
-  /// may be empty.
+  /// Returns the smallest tile of the call that contains all pairs of a tile of the part, and others in between.
+  /// Neither range may be empty.
   Tile hull_in_call(const Tile& t) const {
     const Position first = map_.in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
                    last = map_.in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});

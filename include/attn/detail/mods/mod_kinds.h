@@ -1,4 +1,4 @@
-// What kind of mod a type is, and what is said of a type that is none.
+// Traits of mod types, and compile-time messages for types that are not mods.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ struct Mods;
 
 namespace detail {
 
-/// What `condition ? a : b` gives for two mods of different types. Mods convert to it for that alone: then the call
-/// says what is wrong, and not the compiler what types lambdas have. It is a pointer to a member, because compilers
-/// look for nothing else behind a `?` that takes nothing else with it.
+/// The type of `condition ? a : b` for two mods of different types. Mods convert to it only so that the call can say
+/// what is wrong, instead of the compiler listing the types of lambdas. It is a pointer to a member, because of all
+/// types to which the built-in `?:` converts classes, pointers to members permit the fewest other uses.
 struct ChosenByCondition;
 using ModByCondition = int ChosenByCondition::*;
 
@@ -38,7 +38,7 @@ constexpr bool is_mask = false;
 template <class K, class C, class R>
 constexpr bool is_mask<MaskMod<K, C, R>> = true;
 
-/// Whether a mask says of many pairs at once whether they are kept; see TensorPredicate::words().
+/// Whether a mask evaluates many pairs at once; see TensorPredicate::words().
 template <class T>
 constexpr bool has_words = false;
 template <class K, class C, class R>
@@ -68,7 +68,7 @@ constexpr bool is_mods = false;
 template <class... M>
 constexpr bool is_mods<Mods<M...>> = true;
 
-/// Whether a mod holds numbers that gradients are asked for.
+/// Whether a mod has learned parameters.
 template <class T>
 constexpr bool is_learned = false;
 template <class S>
@@ -76,7 +76,7 @@ requires(S::kIsLearned) constexpr bool is_learned<ScoreMod<S>> = true;
 template <class L>
 requires(L::kIsLearned) constexpr bool is_learned<SinkMod<L>> = true;
 
-/// A std::vector or an array of what is no number, such as mods.
+/// A std::vector or an array whose elements are not numbers but, for example, mods.
 template <class X>
 concept ListOfOthers = Shapeless<X> && !std::is_pointer_v<X> && requires(const X& x) {
   requires !std::is_arithmetic_v<std::remove_cvref_t<decltype(x[0])>>;
@@ -85,7 +85,7 @@ concept ListOfOthers = Shapeless<X> && !std::is_pointer_v<X> && requires(const X
 template <class T>
 concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_dropout<T> || is_late<T> || is_mods<T>;
 
-/// The parts of a mod, or of several in order, as a tuple of single mods.
+/// Returns the parts of a mod, or of several in order, as a tuple of single mods.
 template <class M>
 constexpr auto parts(M mod) {
   if constexpr (is_mods<M>)
@@ -94,45 +94,45 @@ constexpr auto parts(M mod) {
     return std::tuple<M>(std::move(mod));
 }
 
-/// Fails to compile, with one sentence that says what to write instead, if M is no mod.
+/// Fails to compile, with a message that says what to write instead, if M is not a mod.
 template <class M>
 constexpr auto check_mods() {
   if constexpr (Viewable<M>) {
     constexpr bool kIsBool = std::is_same_v<scalar_t<M>, bool>;
     static_assert(!kIsBool,
-                  "attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true, "
-                  "attn::drop(t) the others");
-    static_assert(
-        kIsBool,
-        "attn: a tensor of numbers stands in the place of mods: attn::bias(t) adds it to the scores; a mask must "
-        "hold bool");
+                  "attn: a tensor of bool is not a mod; use attn::keep(t) to keep the pairs where it is true, or "
+                  "attn::drop(t) to drop them");
+    static_assert(kIsBool,
+                  "attn: a tensor of numbers is not a mod; use attn::bias(t) to add it to the scores, or a tensor of "
+                  "bool as a mask");
   } else if constexpr (std::is_function_v<std::remove_pointer_t<M>>) {
-    static_assert(AnyMod<M>, "attn: this is the function that makes a mod; call it, as in attn::causal()");
+    static_assert(AnyMod<M>, "attn: this is a function that returns a mod; call it, as in attn::causal()");
   } else if constexpr (std::is_same_v<M, ModByCondition>) {
     static_assert(AnyMod<M>,
-                  "attn: each mod is a type of its own, so that ?: cannot choose between two; write if and two calls, "
-                  "or choose the numbers of one mod: attn::sliding_window(far, is_causal ? 0 : far)");
+                  "attn: each mod has its own type, so ?: cannot choose between two; use if and two calls, or choose "
+                  "the arguments of one mod: attn::sliding_window(far, is_causal ? 0 : far)");
   } else if constexpr (ListOfOthers<M>) {
     static_assert(AnyMod<M>,
-                  "attn: mods are combined by | when the program is compiled, and not listed when it runs: "
+                  "attn: mods cannot be stored in a list at run time; combine them with | at compile time: "
                   "attn::causal() | attn::softcap(50)");
   } else if constexpr (Shapeless<M>) {
     static_assert(check_tensor<M>());
   } else if constexpr (std::is_same_v<M, bool>) {
     static_assert(AnyMod<M>, "attn: causal attention is a mod: attention(q, k, v, attn::causal())");
   } else if constexpr (std::is_arithmetic_v<M>) {
-    static_assert(AnyMod<M>, "attn: options have names: attention(q, k, v, {.scale = 0.5})");
+    static_assert(AnyMod<M>, "attn: options are passed by name: attention(q, k, v, {.scale = 0.5})");
   } else if constexpr (std::is_null_pointer_v<M>) {
-    static_assert(AnyMod<M>, "attn: where there is no mask, nothing stands in its place: attention(q, k, v)");
+    static_assert(AnyMod<M>, "attn: for attention without a mask, omit the argument: attention(q, k, v)");
   } else if constexpr (std::is_same_v<M, Options>) {
     static_assert(AnyMod<M>,
-                  "attn: options are an argument behind the mods, not one of them: attention(q, k, v, mods, options)");
+                  "attn: options are not mods; pass them as a separate argument after the mods: attention(q, k, v, "
+                  "mods, options)");
   } else if constexpr (KvSource<M> || WholeResult<M>) {
     static_assert(check_tensor<M>());
   } else {
     static_assert(AnyMod<M>,
                   "attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), "
-                  "combine mods with |");
+                  "and combine mods with |");
   }
   return AnyMod<M>;
 }

@@ -1,4 +1,4 @@
-// Where the pairs of a tile lie in the call, and which of these pairs dropout drops.
+// The positions of a tile's pairs in the call, and the pairs that dropout drops.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,17 @@
 
 namespace attn::detail {
 
-/// The positions of a tile's pairs: neighbouring queries are q_step apart and neighbouring keys kv_step, or lists give
-/// the positions.
+/// The positions of a tile's pairs. Neighbouring queries are q_step apart and neighbouring keys kv_step, unless their
+/// positions are listed.
 struct PairGrid {
   Position first;
   Index q_step = 1, kv_step = 1;
-  const Index* q_list = nullptr;  ///< the positions of `queries` queries; null: they are q_step apart
+  const Index* q_list = nullptr;  ///< positions of `queries` queries; null if they are q_step apart
   Index queries = 0;
-  const Index* kv_list = nullptr;  ///< the positions of keys, less `kv_offset`; null: they are kv_step apart
+  const Index* kv_list = nullptr;  ///< positions of keys, minus `kv_offset`; null if they are kv_step apart
   Index kv_offset = 0;
 
-  /// The position of query, or key, number i of the tile. Tiles are whole vectors wide, so i may be the number of a
-  /// query that does not exist.
+  /// Returns the position of query or key i of the tile. Tiles are whole vectors wide, so query i may not exist.
   constexpr Index q(Index i) const {
     return q_list != nullptr ? q_list[std::min(i, queries - 1)] : first.q + i * q_step;
   }
@@ -29,16 +28,16 @@ struct PairGrid {
   constexpr bool has_neighbouring_keys() const { return kv_list == nullptr && kv_step == 1; }
 };
 
-/// Which pairs a dropout drops. Each pair has a random word: number kv % 4 of the four that Threefry makes of the
+/// The pairs that dropout drops. Each pair has a random word, number kv % 4 of the four that Threefry makes from the
 /// counter (kv / 4, q) with the key (seed, batch, head). Quotients of negative positions are rounded down.
 class DroppedPairs {
  public:
   explicit DroppedPairs(const DropoutMod& mod)
       : seed_(mod.seed), dropped_words_(std::llround(std::ldexp(mod.rate, 32))) {}
 
-  /// Whether no pair is dropped. A rate below 2^-24 drops none: in float, what is kept would not grow.
+  /// Whether no pair is dropped. A rate below 2^-24 drops none: as a float, 1 / (1 - rate) would be 1.
   bool none() const { return dropped_words_ < 256; }
-  /// The largest word of a dropped pair; larger ones are kept. Only for rates that drop some.
+  /// Returns the largest word of a dropped pair; pairs with larger words are kept. Requires !none().
   std::uint32_t largest_dropped() const { return static_cast<std::uint32_t>(dropped_words_ - 1); }
 
   template <class Words>
@@ -61,10 +60,10 @@ class DroppedPairs {
 
  private:
   std::uint64_t seed_;
-  std::int64_t dropped_words_;  ///< how many of the 2^32 words mean dropped
+  std::int64_t dropped_words_;  ///< number of words, out of 2^32, for which a pair is dropped
 };
 
-/// What the weights that a dropout keeps are multiplied by: 1 / (1 - p), or 0 where p is 1.
+/// Returns the factor of the weights that dropout keeps: 1 / (1 - p), or 0 if p is 1.
 inline long double kept_factor_of(const DropoutMod& mod) {
   if (DroppedPairs(mod).none()) return 1;
   const long double kept = 1 - static_cast<long double>(mod.rate);

@@ -6,19 +6,19 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// TileMods::apply() with derivatives. It is a class of its own because it calls mods with dual numbers, which a
-/// program that asks for no gradient need not compile.
+/// TileMods::apply() with derivatives. It is a separate class because it calls mods with dual numbers, which programs
+/// without gradients should not have to compile.
 template <class T>
 class ScoreSlopes {
  public:
   virtual ~ScoreSlopes() = default;
 
-  /// Does what TileMods::apply() does, and sets slopes[key * stride + query] to what the modded score grows by with the
-  /// score. The slopes of dropped pairs may be anything.
+  /// Does what TileMods::apply() does, and sets slopes[key * stride + query] to the derivative of the modded score with
+  /// respect to the score. The slopes of dropped pairs are unspecified.
   virtual void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const = 0;
 };
 
-/// The ScoreSlopes of `mods`, to which it keeps a reference.
+/// The ScoreSlopes of `mods`, which must outlive it.
 template <class T, ModsOfCall Mods>
 class ScoreSlopesOf final : public ScoreSlopes<T> {
  public:

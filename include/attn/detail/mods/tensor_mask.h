@@ -1,4 +1,4 @@
-// Masks given as boolean tensors: their predicate, for one pair and for many at once, and their hint.
+// Predicate and hint of masks given as boolean tensors.
 #pragma once
 
 #include <bit>
@@ -17,9 +17,9 @@ struct TensorPredicate {
 
   [[gnu::always_inline]] bool operator()(const Position& p) const { return tensor(p) == keep_where; }
 
-  /// Bit j of words[i] says whether the pair of query first.q + i and key first.kv + j is kept. There are at most 16
-  /// keys; bits beyond `keys` say nothing. Asked pair by pair, a tensor made a call take 1.35 times as long as without
-  /// a mask (head_dim 64, AVX-512); asked by words, 1.08 times.
+  /// Sets bit j of words[i] if the pair of query first.q + i and key first.kv + j is kept. There are at most 16 keys;
+  /// bits beyond `keys` are unspecified. A call with a mask evaluated pair by pair took 1.35 times as long as one
+  /// without a mask (head_dim 64, AVX-512), and one with words 1.08 times as long.
   template <int kQueries, class Word>
   [[gnu::always_inline]] void words(const Position& first, Index keys, Word* words) const {
     const bool* const at = &tensor(first);
@@ -28,7 +28,7 @@ struct TensorPredicate {
       const Word all = static_cast<Word>(of_keys(at, keys)) ^ flip;
       for (int i = 0; i < kQueries; ++i) words[i] = all;
     } else if (tensor.q == 1 && kReadsEight) {
-      // A byte stands for one of eight queries; its bit j is key j in `lower` and key 8 + j in `upper`.
+      // Each byte is one of eight queries; its bit j is key j in `lower` and key 8 + j in `upper`.
       constexpr int kBytes = kQueries < 8 ? kQueries : 8;
       for (int i = 0; i < kQueries; i += kBytes) {
         std::uint64_t lower = 0, upper = 0;
@@ -47,8 +47,8 @@ struct TensorPredicate {
     }
   }
 
-  /// `none`, `all` or `some` of a tile's pairs, exactly, by looking at them. O(pairs / 8) where keys or queries lie
-  /// next to each other, and less where both a kept and a dropped pair are found early.
+  /// Returns the exact coverage of a tile by scanning its pairs. Cost: O(pairs / 8) if keys or queries are contiguous,
+  /// and less if both a kept and a dropped pair are found early.
   Coverage coverage(const Tile& t) const {
     if (t.q.empty() || t.kv.empty()) return Coverage::all;
     const bool* const first = &tensor(Position{t.batch, t.head, t.q.begin, t.kv.begin});
@@ -72,7 +72,7 @@ struct TensorPredicate {
     return bytes;
   }
 
-  /// The elements of up to 16 keys of one query, a bit each, as they are in the tensor.
+  /// Returns the elements of up to 16 keys of one query, one bit each, before `keep_where` is applied.
   [[gnu::always_inline]] std::uint32_t of_keys(const bool* at, Index keys) const {
     if (kReadsEight && tensor.kv == 1 && keys == 2 * kAtATime) {
 #if defined(__SSE2__)
@@ -81,7 +81,7 @@ struct TensorPredicate {
       std::memcpy(&bytes, at, sizeof(bytes));
       return static_cast<std::uint32_t>(__builtin_ia32_pmovmskb128(bytes != 0));
 #else
-      // The product moves bit 8i, the only one of byte i, to bit 56 + i. No two parts of it meet in a bit.
+      // The product moves bit 8i, the only one of byte i, to bit 56 + i. No two partial products share a bit.
       constexpr std::uint64_t kGather = 0x0102040810204080;
       return static_cast<std::uint32_t>((some<8>(at) * kGather >> 56) | (some<8>(at + kAtATime) * kGather >> 56 << 8));
 #endif
@@ -104,7 +104,7 @@ struct TensorPredicate {
   }
 };
 
-/// The hint of a boolean tensor. With it, padding costs what key_lengths() does.
+/// The coverage hint of a boolean tensor. With it, padding() costs as much as key_lengths().
 struct TensorHint {
   TensorPredicate mask;
 

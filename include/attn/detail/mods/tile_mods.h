@@ -1,4 +1,4 @@
-// The mods of a call as the loops see them: a few questions, whatever the types of the mods.
+// Type-erased interface to the mods of a call, for the tile loops.
 #pragma once
 
 #include <algorithm>
@@ -14,64 +14,65 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The interface between the loops, which are compiled once for each scalar type, and the mods, which are compiled into
-/// apply(). One virtual call a tile costs nothing; one a pair would cost everything.
+/// The interface between the loops, which are compiled once per scalar type, and the mods, which are compiled into
+/// apply(). One virtual call per tile costs nothing; one per pair would be far too slow.
 template <class T>
 class TileMods {
  public:
   virtual ~TileMods() = default;
 
-  /// The keys worth visiting for the queries of the tile. All others are dropped.
+  /// Returns the range of keys worth visiting for the queries of the tile. All other keys are dropped.
   virtual Range kv_range(const Tile& tile) const = 0;
 
-  /// What the hints say; where a mask has none, its predicate is asked for every pair of the tile, which costs about
-  /// 6 / head_dim of the tile's products (measured with a lambda like causal() on AVX-512).
+  /// Returns the coverage according to the hints. The predicate of a mask without a hint is evaluated for every pair of
+  /// the tile, which costs about 6 / head_dim of the tile's products (measured with a lambda like causal() on AVX-512).
   virtual Coverage coverage(VectorSet vectors, const Tile& tile) const = 0;
 
   /// Whether scores change even in a tile whose pairs are all kept.
   virtual bool has_scores() const = 0;
 
-  /// The logit that joins the denominators of a head; -inf: none.
+  /// Returns the logit whose exponential is added to the denominators of a head's queries, or -inf if there is none.
   virtual double sink(Index head) const = 0;
 
-  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones, and by -inf for dropped pairs if
+  /// Replaces scores[key * stride + query] of the tile's pairs with the modded ones, and with -inf for dropped pairs if
   /// `masked`.
   virtual void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
 
-  /// What dropout multiplies the weights that it keeps by; 1: there is none.
+  /// Returns the factor that dropout applies to the weights that it keeps, or 1 without dropout.
   virtual long double kept_factor() const = 0;
 
-  /// Sets the tile's weights to 0 where dropout drops the pair. `queries`: the columns of the tile in memory.
+  /// Sets the weights of the pairs that dropout drops to 0. `queries` is the number of columns of the tile in memory.
   virtual void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index queries,
                             const Tile& tile) const = 0;
 };
 
-/// The scores that apply() works on.
+/// The scores that apply() modifies.
 template <class T>
 struct ScoreTile {
   T* scores;
   Index stride;
   const Tile& tile;
-  T* slopes = nullptr;  ///< laid out as `scores`; null: no derivatives are wanted
+  T* slopes = nullptr;  ///< laid out as `scores`; null if no derivatives are wanted
 
-  /// The pairs of `block`, which is a part of the tile.
+  /// Returns the scores of `block`, which is a part of the tile.
   ScoreTile part(const Tile& block) const {
     const Index offset = (block.kv.begin - tile.kv.begin) * stride + (block.q.begin - tile.q.begin);
     return {scores + offset, stride, block, slopes == nullptr ? nullptr : slopes + offset};
   }
 };
 
-/// Applies mods, which are written for one pair, to a tile. Compilers make vectors of these loops. To that end a loop
-/// has a constant number of turns, one vector of them; its results go to arrays that nothing can alias; and it has no
-/// branch of its own. Where one of these is missing, g++ 12 at -O2 gives up.
+/// Applies mods, which are written for one pair, to a tile. Compilers vectorise these loops. To that end each loop has
+/// a constant trip count (the number of lanes of a vector), stores its results in arrays that nothing can alias, and
+/// has no branches. If one of these is missing, g++ 12 at -O2 does not vectorise.
 ///
-/// kSlopes: the derivatives of modded scores are wanted too, for which mods are called with dual numbers.
+/// kSlopes: computes the derivatives of modded scores too, by calling mods with dual numbers.
 template <class T, class Mods, int kBytes, bool kSlopes = false>
 struct ModLoops {
   using V = Vec<T, kBytes>;
   static constexpr int kLanes = V::kLanes;
 
-  /// What the predicate says of all pairs of a tile. Most tiles that are kept in part differ in a corner.
+  /// Evaluates the predicate for all pairs of a tile, corners first: in most partly kept tiles, the corners already
+  /// differ.
   static ATTN_INLINE Coverage examine(const Mods& mods, const Tile& t) {
     const Index last_q = t.q.end - 1, last_kv = t.kv.end - 1;
     const bool kept = mods.keep(Position{t.batch, t.head, t.q.begin, t.kv.begin});
@@ -79,7 +80,7 @@ struct ModLoops {
         kept != mods.keep(Position{t.batch, t.head, t.q.begin, last_kv}) ||
         kept != mods.keep(Position{t.batch, t.head, last_q, t.kv.begin}))
       return Coverage::some;
-    // Counts in numbers as wide as positions, so that no vector of results has to be narrowed.
+    // Counts in integers as wide as positions, so that no vector of results has to be narrowed.
     constexpr Index kWide = std::max<Index>(kBytes / static_cast<Index>(sizeof(Index)), 1);
     const Index whole = t.q.size() / kWide * kWide;
     for (Index kv = t.kv.begin; kv < t.kv.end;) {
@@ -87,8 +88,8 @@ struct ModLoops {
       Array<Index, kWide> counts = {};
       for (; kv < end; ++kv) {
         for (Index i = 0; i < whole; i += kWide) {
-          // The inner loop should become one vector. Without this barrier g++ -O3 unrolls it, and clang vectorises over
-          // `i` with a stride of kWide.
+          // The inner loop should become one vector operation. Without this barrier g++ -O3 unrolls it, and clang
+          // vectorises over `i` with a stride of kWide.
           __asm__("" : "+r"(i));
           ATTN_NO_UNROLL
           for (Index lane = 0; lane < kWide; ++lane)
@@ -103,7 +104,7 @@ struct ModLoops {
     return kept ? Coverage::all : Coverage::none;
   }
 
-  /// Applies the mods block by block, because most blocks of a masked tile are kept or dropped whole.
+  /// Applies the mods block by block, because most blocks of a masked tile are entirely kept or entirely dropped.
   static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t, bool masked) {
     for (Range kv{t.tile.kv.begin, 0}; kv.begin < t.tile.kv.end; kv.begin = kv.end) {
       kv.end = std::min(kv.begin + kBlockKeys, t.tile.kv.end);
@@ -122,8 +123,8 @@ struct ModLoops {
   }
 
  private:
-  /// A block is as high as a vector of floats is wide, so that a diagonal crosses few blocks. Words of masks have as
-  /// many bits.
+  /// A block has as many keys as an AVX-512 vector has floats, so that a diagonal crosses few blocks. Words of masks
+  /// have as many bits.
   static constexpr Index kBlockKeys = 16;
 
   template <bool kMasked>
@@ -138,7 +139,7 @@ struct ModLoops {
         vector_of_pairs<kMasked>(mods, row, slopes, p);
       return;
     }
-    // Only pairs that exist are shown to the mods: a lambda may use the position to index memory of its own.
+    // Mods only see pairs that exist: a lambda may use the position to index its own memory.
     for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
       for (p.q = t.tile.q.begin; p.q < t.tile.q.end; ++p.q) {
         const Index i = p.q - t.tile.q.begin;
@@ -146,7 +147,7 @@ struct ModLoops {
       }
   }
 
-  /// As above, where masks say of 16 keys at once which of them the queries keep.
+  /// pairs_of_block() for masks that evaluate 16 keys at once.
   static ATTN_INLINE void words_of_block(const Mods& mods, const ScoreTile<T>& t) {
     using Int = typename V::Int;
     Position p{t.tile.batch, t.tile.head, t.tile.q.begin, t.tile.kv.begin};
@@ -157,7 +158,7 @@ struct ModLoops {
       if constexpr (Mods::kHasScores) vector_of_pairs<false>(mods, row, slopes, p);
       const Int bit = static_cast<Int>(Int(1) << j);
       Array<Int, kLanes> kept;
-      if constexpr (Mods::kHasLoneMasks)
+      if constexpr (Mods::kHasPairwiseMasks)
         for (int i = 0; i < kLanes; ++i)
           kept[i] =
               -static_cast<Int>(mods.keep_beside_words(Position{p.batch, p.head, p.q + i, p.kv})) & words[i] & bit;
@@ -207,7 +208,7 @@ struct ModLoops {
   }
 };
 
-/// ModLoops compiled for a set of vectors. `flatten` brings the caller's lambdas in, so that they too are compiled for
+/// ModLoops compiled for a set of vectors. `flatten` inlines the caller's lambdas, so that they too are compiled for
 /// that set; `noinline` keeps the functions out of their callers, where vectors would become as narrow as -march=native
 /// prefers.
 template <VectorSet, class Loops>

@@ -1,4 +1,4 @@
-// What the ranks of a call must agree about, and how all of them learn that they do not.
+// Checks that the ranks of a call agree, and tells all of them if they do not or if one has failed.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@
 
 namespace attn::mpi {
 
-/// Thrown where another rank could not do its part of a call, because a mod or an allocation threw there. That rank
-/// throws what was thrown; all others throw this. The communicator stays usable.
+/// Thrown when another rank could not do its part of a call, because a mod or an allocation threw there. That rank
+/// throws the original exception; all others throw this. The communicator stays usable.
 class RankError : public std::runtime_error {
  public:
   RankError(int rank, const std::string& what) : std::runtime_error(what), rank_(rank) {}
-  /// The number of that rank in the Ring's communicator; of several, the lowest.
+  /// Returns the rank that failed, numbered as in the Ring's communicator; the lowest if several did.
   int rank() const { return rank_; }
 
  private:
@@ -54,8 +54,8 @@ class Hash {
   std::uint64_t value_ = 14695981039346656037u;
 };
 
-/// What the ranks of a call compare before anything of it travels: numbers with names, some of which are hashes of what
-/// has no number. Plain bytes.
+/// The values that the ranks of a call compare before they exchange any data: named integers, some of them hashes.
+/// Trivially copyable.
 struct Terms {
   enum Name {
     operation,
@@ -92,22 +92,22 @@ struct Terms {
     Kind kind;
   };
   static constexpr std::array<Description, count> kDescriptions{{
-      {"the function that is called", Kind::opaque},
-      {"the layout of tokens", Kind::opaque},
+      {"the function called", Kind::opaque},
+      {"the token layout", Kind::opaque},
       {"the root", Kind::size},
-      {"the type of the query's numbers", Kind::opaque},
-      {"the type of the key's numbers", Kind::opaque},
-      {"the type of the value's numbers", Kind::opaque},
-      {"the type of the output's numbers", Kind::opaque},
-      {"the type of the numbers of grad_out", Kind::opaque},
-      {"the number of gradients of lse", Kind::size},
-      {"the size of a number that is computed with", Kind::size},
+      {"the scalar type of query", Kind::opaque},
+      {"the scalar type of key", Kind::opaque},
+      {"the scalar type of value", Kind::opaque},
+      {"the scalar type of out", Kind::opaque},
+      {"the scalar type of grad_out", Kind::opaque},
+      {"the number of lse gradients", Kind::size},
+      {"the size of the computed scalar type", Kind::size},
       {"batch", Kind::size},
       {"the number of sequences", Kind::size},
-      {"the list of lengths of ragged queries", Kind::opaque},
-      {"the list of lengths of prompts", Kind::opaque},
+      {"the list of ragged query lengths", Kind::opaque},
+      {"the list of prompt lengths", Kind::opaque},
       {"the number of heads", Kind::size},
-      {"the number of key and value heads", Kind::size},
+      {"the number of key/value heads", Kind::size},
       {"q_len", Kind::size},
       {"head_dim", Kind::size},
       {"v_dim", Kind::size},
@@ -119,12 +119,12 @@ struct Terms {
       {"Options::compute", Kind::opaque},
       {"the type of the mods", Kind::opaque},
   }};
-  /// Stands for an option that is not given.
+  /// The value of an option that is not given.
   static constexpr std::int64_t kNone = INT64_MIN;
 
   std::array<std::int64_t, count> values{};
   std::int64_t q_rows = 0, kv_rows = 0;  ///< the rank's own, which may differ
-  std::int64_t failed = 0;               ///< Failure::code(): then the other terms say nothing
+  std::int64_t failed = 0;               ///< Failure::code(); unless 0, the other terms are meaningless
 
   template <class X>
   void set(Name name, X x) {
@@ -135,15 +135,15 @@ struct Terms {
   }
 };
 
-/// How many tokens the ranks hold together.
+/// Numbers of tokens on all ranks together.
 struct Lengths {
   Index q = 0, kv = 0;
 };
 
-/// What a rank could not do, and what it threw.
+/// Records that a rank has failed, and what it threw.
 class Failure {
  public:
-  /// Runs `work`, unless something failed before.
+  /// Runs `work`, unless something has failed before.
   template <class Work>
   void guard(const Work& work) {
     if (error_) return;
@@ -158,11 +158,11 @@ class Failure {
       text_ = e.what();
     } catch (...) {
       error_ = std::current_exception();
-      text_ = "an exception of a type of its own";
+      text_ = "an exception of unknown type";
     }
   }
   bool happened() const { return error_ != nullptr; }
-  /// What other ranks are told: 0 nothing happened, 1 a refusal of arguments, 2 another exception.
+  /// Returns the code that other ranks get: 0 for success, 1 for refused arguments, 2 for another exception.
   std::int64_t code() const { return happened() ? is_refusal_ ? 1 : 2 : 0; }
   const std::string& text() const { return text_; }
   [[noreturn]] void rethrow() const { std::rethrow_exception(error_); }
@@ -182,8 +182,8 @@ inline void end_together(const Communicator& comm, const Failure& failure) {
   throw mpi::RankError(rank, joined({"attn: rank ", rank, " failed: ", text}));
 }
 
-/// Ends a call that a rank refuses before anything travels: all ranks throw std::invalid_argument in the words of that
-/// rank. What a mod or an allocation threw is thrown as it is.
+/// Ends a call that a rank refuses before any data is exchanged: all ranks throw std::invalid_argument with that rank's
+/// message. If a mod or an allocation threw, that rank rethrows its exception and the others throw RankError.
 [[noreturn]] inline void refuse_together(const Communicator& comm, int rank, bool is_refusal, const Failure& failure) {
   std::string text = comm.text_of(rank, failure.text());
   if (!is_refusal) {
@@ -201,13 +201,13 @@ inline std::string term_text(const Terms& terms, Terms::Name name) {
   return joined({x});
 }
 
-/// Which ranks hold which rows.
+/// How rows are distributed over ranks.
 struct Sharing {
   mpi::Layout layout;
-  bool of_queries = true;  ///< false: all ranks have all of them
+  bool of_queries = true;  ///< false: all ranks have all queries
 };
 
-/// Compares the terms of all ranks. @returns the lengths of the whole text.
+/// Compares the terms of all ranks. @returns the lengths of the whole sequence.
 /// @throws std::invalid_argument, the same on all ranks, if two disagree, one has refused its arguments, or one does
 /// not have the rows that the layout gives it.
 inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure, const Sharing& sharing) {
@@ -224,7 +224,7 @@ inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure
       if (all[r].values[i] == all[0].values[i]) continue;
       const char* const text = Terms::kDescriptions[i].text;
       if (Terms::kDescriptions[i].kind == Terms::Kind::opaque)
-        refuse({"ranks disagree: ", text, " is another on rank ", r, " than on rank 0"});
+        refuse({"ranks disagree: ", text, " differs between rank 0 and rank ", r});
       refuse({"ranks disagree: ", text, " is ", term_text(all[0], name), " on rank 0, ", term_text(all[r], name),
               " on rank ", r});
     }
@@ -235,8 +235,8 @@ inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure
     const auto rank = static_cast<Index>(r), ranks = static_cast<Index>(all.size());
     const auto check = [&](const char* what, Index rows, Index len) {
       const Index wanted = RankTokens(sharing.layout, len, rank, ranks).rows();
-      require(rows == wanted, "rank ", rank, " has ", rows, " rows of ", what, "; of ", len, " tokens on ", ranks,
-              " ranks the layout gives it ", wanted);
+      require(rows == wanted, "rank ", rank, " has ", rows, " rows of ", what, ", but the layout gives it ", wanted,
+              " of ", len, " tokens on ", ranks, " ranks");
     };
     if (sharing.of_queries) check("queries", static_cast<Index>(all[r].q_rows), lengths.q);
     check("keys", static_cast<Index>(all[r].kv_rows), lengths.kv);
@@ -244,7 +244,7 @@ inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure
   return lengths;
 }
 
-/// Terms of a call with the given sizes of a rank. `Mods`: the type of its mods.
+/// Returns the terms of a call with the given sizes of a rank. `Mods` is the type of its mods.
 template <class Mods>
 Terms terms_of(const char* operation, const Problem& p, const Options& options) {
   Terms t;

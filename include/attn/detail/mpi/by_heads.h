@@ -1,4 +1,4 @@
-// Attention of whole texts of some heads on each rank.
+// Attention by heads: each rank processes whole sequences of some heads.
 #pragma once
 
 #include <optional>
@@ -61,7 +61,7 @@ class ByHeads {
   Call& call_;
   const Options& options_;
   Exchange exchange_;
-  HeadsRoom<T> q_, k_, v_, out_, lse_, lse_rests_;
+  HeadsBuffer<T> q_, k_, v_, out_, lse_, lse_rests_;
   Tensor<T, 3> own_rests_;  ///< of this rank's rows
 };
 

@@ -1,4 +1,5 @@
-// The gradients of attention by heads: whole texts of some heads on each rank, whose gradients go home.
+// Gradients of attention by heads. Each rank computes those of whole sequences of some heads, and sends them to the
+// ranks of their rows.
 #pragma once
 
 #include <optional>
@@ -39,7 +40,7 @@ class ByHeadsBackward {
         sum_v_(arrays.grad_v) {
     for (int r = 0; r < call.comm.ranks(); ++r) {
       const auto room = [&](const DTypeView<const T>& like) {
-        return HeadsRoom<T>(DType::native, call.own.batch, shared_head(r).size(), like.dim(2), like.dim(3));
+        return HeadsBuffer<T>(DType::native, call.own.batch, shared_head(r).size(), like.dim(2), like.dim(3));
       };
       more_k_.push_back(room(call.k));
       more_v_.push_back(room(call.v));
@@ -68,18 +69,19 @@ class ByHeadsBackward {
     call_.failure.guard([&] { end(); });
     traffic.bytes_held = bytes_of(q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_);
     for (const auto* more : {&more_k_, &more_v_})
-      for (const HeadsRoom<T>& room : *more) traffic.bytes_held += room.bytes();
+      for (const HeadsBuffer<T>& room : *more) traffic.bytes_held += room.bytes();
   }
 
  private:
-  HeadsRoom<T> of_queries(const DTypeView<const T>& like, bool is_computed = false) const {
+  HeadsBuffer<T> of_queries(const DTypeView<const T>& like, bool is_computed = false) const {
     return Exchange::room(like, exchange_.heads.q, call_.whole.q_len, is_computed);
   }
-  HeadsRoom<T> of_keys(const DTypeView<const T>& like, bool is_computed = false) const {
+  HeadsBuffer<T> of_keys(const DTypeView<const T>& like, bool is_computed = false) const {
     return Exchange::room(like, exchange_.heads.kv, call_.whole.kv_len, is_computed);
   }
-  /// Log-sum-exps of the heads, if there are any. This rank's rows cannot say whether there are: it may have none.
-  HeadsRoom<T> of_lse(bool exists) const {
+  /// Allocates log-sum-exps of the heads, if they exist. This rank cannot tell from its own rows, because it may have
+  /// none.
+  HeadsBuffer<T> of_lse(bool exists) const {
     return {DType::native, call_.own.batch, exchange_.heads.q.size(), call_.whole.q_len, exists ? 1 : 0};
   }
   template <class... Rooms>
@@ -87,8 +89,8 @@ class ByHeadsBackward {
     return (rooms.bytes() + ...);
   }
 
-  /// The first key head of a rank, if the rank before has it too; both then have a part of its gradients. Otherwise
-  /// none.
+  /// Returns the first key head of a rank if the previous rank has it too; both then compute a part of its gradients.
+  /// Otherwise the range is empty.
   Range shared_head(int rank) const {
     if (rank == 0) return {};
     const Index first = RankHeads(call_.own, rank, call_.comm.ranks()).kv.begin,
@@ -97,8 +99,8 @@ class ByHeadsBackward {
   }
 
   void differentiate(const HeadRun& heads) {
-    const auto in_q = [&](HeadsRoom<T>& room) { return as_const(heads_of_tensor(room.view(), heads.q)); };
-    const auto in_kv = [&](HeadsRoom<T>& room) { return as_const(heads_of_tensor(room.view(), heads.kv)); };
+    const auto in_q = [&](HeadsBuffer<T>& room) { return as_const(heads_of_tensor(room.view(), heads.q)); };
+    const auto in_kv = [&](HeadsBuffer<T>& room) { return as_const(heads_of_tensor(room.view(), heads.kv)); };
     const BackwardMods<T, typename HeadRun::Mods> mods(heads.mods, heads.problem);
     backward<T>({{{}, {}, in_q(q_), in_kv(k_), in_kv(v_), heads.problem},
                  in_q(out_),
@@ -117,8 +119,8 @@ class ByHeadsBackward {
                 options_);
   }
 
-  /// Sends gradients to the ranks of their rows. Where several ranks have a key head, the gradients of the lowest rank
-  /// arrive where they are added up, and those of the others in rooms of their own.
+  /// Sends gradients to the ranks of their rows. If several ranks have a key head, the gradients of the lowest rank are
+  /// received into the sums, and those of the others into separate memory.
   void send_home() {
     const RankHeads& own = exchange_.heads;
     const Index own_shared = shared_head(call_.comm.rank()).size();
@@ -126,7 +128,8 @@ class ByHeadsBackward {
       exchange_.from_heads(r, sum_q_.sum, theirs.q, grad_q_.view(), {0, own.q.size()}, MessageKind::rows);
       const auto i = static_cast<std::size_t>(r);
       const Index shared = shared_head(r).size();
-      const auto keys = [&](HeadsRoom<T>& gradients, const DTypeView<T>& sum, HeadsRoom<T>& more, MessageKind kind) {
+      const auto keys = [&](HeadsBuffer<T>& gradients, const DTypeView<T>& sum, HeadsBuffer<T>& more,
+                            MessageKind kind) {
         exchange_.from_heads(r, more.view(), {0, shared}, gradients.view(), {0, own_shared}, kind);
         exchange_.from_heads(r, sum, {theirs.kv.begin + shared, theirs.kv.end}, gradients.view(),
                              {own_shared, own.kv.size()}, kind);
@@ -136,7 +139,7 @@ class ByHeadsBackward {
     });
   }
 
-  /// Adds up the gradients of shared key heads in the order of ranks, and rounds them.
+  /// Adds the gradients of shared key heads in the order of ranks, and rounds the sums.
   void end() {
     for (int r = 0; r < call_.comm.ranks(); ++r) {
       const auto i = static_cast<std::size_t>(r);
@@ -152,10 +155,10 @@ class ByHeadsBackward {
   const RingGradients<T>& arrays_;
   const Options& options_;
   Exchange exchange_;
-  HeadsRoom<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_;
+  HeadsBuffer<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_;
   Tensor<T, 3> own_rests_;  ///< of this rank's rows
   GradientSum4<T> sum_q_, sum_k_, sum_v_;
-  std::vector<HeadsRoom<T>> more_k_, more_v_;  ///< from each rank, of a key head that the rank before has too
+  std::vector<HeadsBuffer<T>> more_k_, more_v_;  ///< gradients of a key head that the previous rank has too
 };
 
 template <class Call, class T>

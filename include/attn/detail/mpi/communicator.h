@@ -1,8 +1,8 @@
-// What the library asks of MPI: a communicator of its own, numbers that all ranks learn, and failures that all ranks
-// hear of. Nothing else includes <mpi.h>.
+// The library's use of MPI: a private communicator, values that all ranks exchange, and failures that all ranks
+// learn of. No other header includes <mpi.h>.
 #pragma once
 
-// The bindings for C++ are gone from the standard since MPI 3, and would have to be linked.
+// MPI 3 removed the C++ bindings, and they would have to be linked.
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -26,8 +26,7 @@
 
 namespace attn::detail {
 
-/// Throws where a function of MPI returns an error, as it does where the caller's error handler does not end the
-/// program.
+/// Throws if an MPI function returned an error, as it does if the caller's error handler does not end the program.
 inline void check_mpi(int code, const char* function) {
   if (code == MPI_SUCCESS) [[likely]]
     return;
@@ -38,28 +37,29 @@ inline void check_mpi(int code, const char* function) {
       joined({"attn: ", function, ": ", std::string_view(text, static_cast<std::size_t>(length))}));
 }
 
-/// A size or a count as MPI takes it.
+/// Converts a size or a count to the type that MPI takes.
 inline int mpi_count(Index count, const char* what) {
-  require(count <= INT_MAX, "MPI counts up to ", INT_MAX, ", and there are ", count, " ", what);
+  require(count <= INT_MAX, "MPI counts up to ", INT_MAX, ", but there are ", count, " ", what);
   return static_cast<int>(count);
 }
 
-/// Calls advance() until it returns true, and lets others have the core meanwhile. Returns the seconds that this took.
+/// Calls advance() until it returns true, and yields the core to other threads meanwhile. Returns the seconds that this
+/// took.
 template <class Advance>
 double wait_for(const Advance& advance) {
   if (advance()) return 0;
   const auto begin = std::chrono::steady_clock::now();
-  // What comes within a few microseconds should not wait for a switch to others: with MPICH, two ranks that had a core
-  // each learned small numbers from each other in 1.2 us, and in 4.8 us where they yielded from the first look on.
+  // Messages that arrive within a few microseconds should not wait for a context switch: with MPICH, two ranks with a
+  // core each exchanged small values in 1.2 µs, and in 4.8 µs if they yielded at once.
   constexpr int kLooks = 50;
   for (int looks = 0; !advance(); ++looks)
     if (looks >= kLooks) std::this_thread::yield();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Starts a function of MPI that all ranks call, by start(&request), and waits until it has ended. The functions that
-/// wait by themselves may keep the core: MPICH 4.0 yields it only with MPI_THREAD_MULTIPLE. Where ranks are more than
-/// cores, the one that all wait for then gets none for some milliseconds, each time.
+/// Starts an MPI collective by calling start(&request), and waits until it completes. MPI's blocking functions may spin
+/// without yielding the core: MPICH 4.0 yields it only with MPI_THREAD_MULTIPLE. With more ranks than cores, the rank
+/// that all others wait for then gets no core for several milliseconds in each call.
 template <class Start>
 void run_together(const char* function, const Start& start) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -71,24 +71,24 @@ void run_together(const char* function, const Start& start) {
   });
 }
 
-/// A duplicate of the caller's communicator, so that none of the caller's messages meets one of ours.
+/// A duplicate of the caller's communicator, so that the caller's messages never match ours.
 class Communicator {
  public:
-  /// @throws std::invalid_argument unless MPI may be used, and by this thread.
+  /// @throws std::invalid_argument unless this thread may use MPI.
   explicit Communicator(MPI_Comm comm) {
     int initialized = 0, finalized = 0, support = 0, is_main = 0, between = 0;
     check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
-    require(initialized != 0, "MPI is not initialized: call MPI_Init_thread before making a Ring");
+    require(initialized != 0, "MPI is not initialized: call MPI_Init_thread before creating a Ring");
     check_mpi(MPI_Finalized(&finalized), "MPI_Finalized");
-    require(finalized == 0, "MPI is finalized: a Ring must be made, used and destroyed before MPI_Finalize");
-    require(comm != MPI_COMM_NULL, "a Ring needs a communicator; this one is MPI_COMM_NULL");
+    require(finalized == 0, "MPI is finalized: a Ring must be created, used and destroyed before MPI_Finalize");
+    require(comm != MPI_COMM_NULL, "the communicator of a Ring must not be MPI_COMM_NULL");
     check_mpi(MPI_Query_thread(&support), "MPI_Query_thread");
     check_mpi(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main");
     require(is_main != 0 || support >= MPI_THREAD_SERIALIZED,
-            "MPI was initialized for the main thread alone, and a Ring is made in another one; ask MPI_Init_thread for "
-            "MPI_THREAD_SERIALIZED");
+            "MPI was initialized for the main thread only, but this Ring is created on another thread; request "
+            "MPI_THREAD_SERIALIZED from MPI_Init_thread");
     check_mpi(MPI_Comm_test_inter(comm, &between), "MPI_Comm_test_inter");
-    require(between == 0, "a Ring needs the ranks of one group; this communicator lies between two");
+    require(between == 0, "a Ring needs an intracommunicator, but this is an intercommunicator");
     run_together("MPI_Comm_idup", [&](MPI_Request* r) { return MPI_Comm_idup(comm, &comm_, r); });
     check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(comm_, &ranks_), "MPI_Comm_size");
@@ -110,7 +110,7 @@ class Communicator {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
-  /// What each rank has in `own`, in the order of ranks.
+  /// Returns the value `own` of each rank, in the order of ranks.
   template <class X>
   std::vector<X> all(const X& own) const {
     static_assert(std::is_trivially_copyable_v<X>);
@@ -121,7 +121,7 @@ class Communicator {
     return each;
   }
 
-  /// As above, for a list that is as long on all ranks: the numbers of rank 0, then those of rank 1, …
+  /// As above, for lists of the same length on all ranks: the elements of rank 0, then those of rank 1, …
   template <class X>
   std::vector<X> all_of(const std::vector<X>& own) const {
     static_assert(std::is_trivially_copyable_v<X>);
@@ -133,7 +133,7 @@ class Communicator {
     return each;
   }
 
-  /// Sends to[r] to rank r, and returns what each rank has sent to this one.
+  /// Sends to[r] to rank r, and returns the value that each rank has sent to this one.
   template <class X>
   std::vector<X> exchanged(const std::vector<X>& to) const {
     static_assert(std::is_trivially_copyable_v<X>);
@@ -144,8 +144,8 @@ class Communicator {
     return from;
   }
 
-  /// The lowest rank for which `failed` holds, or -1. It is the last step of each call: no rank returns a result while
-  /// another could not make its own.
+  /// Returns the lowest rank for which `failed` holds, or -1. This is the last step of each call: no rank returns a
+  /// result if another could not compute its own.
   int first_failed(bool failed) const {
     const int own = failed ? rank_ : INT_MAX;
     int lowest = INT_MAX;
@@ -154,7 +154,7 @@ class Communicator {
     return lowest == INT_MAX ? -1 : lowest;
   }
 
-  /// The text of rank `root` on all ranks, its first thousand bytes.
+  /// Returns the first 1023 bytes of the text of rank `root`, on all ranks.
   std::string text_of(int root, const std::string& own) const {
     char text[1024] = "";
     if (rank_ == root) own.copy(text, sizeof(text) - 1);

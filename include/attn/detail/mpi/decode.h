@@ -1,4 +1,4 @@
-// Queries that all ranks have, over keys that lie on all of them.
+// Decoding over ranks: all ranks have the queries, and each has some of the keys.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The results of queries over some keys: for each query a row of v_dim numbers with a log-sum-exp behind it and what
-/// rounding took from that, so that a row is one message.
+/// The results of queries over some keys: for each query a row of v_dim elements, followed by its log-sum-exp and the
+/// part of that lost to rounding, so that a row is one message.
 template <class T>
 class PartialResults {
  public:
@@ -39,14 +39,14 @@ class PartialResults {
     const Index row = numbers_.dim(1);
     return {data() + first * row + row - 2, {count}, {row}};
   }
-  /// What rounding took from log-sum-exps, behind each of them.
+  /// Storage for the parts of log-sum-exps lost to rounding, each next to its log-sum-exp.
   KeptLseRests<T> lse_rests() { return {data(), data() + 1}; }
 
  private:
   Tensor<T, 2> numbers_;
 };
 
-/// The type by which MPI sends a row of partial results.
+/// The MPI datatype of a row of partial results.
 class RowType {
  public:
   explicit RowType(Index bytes) {
@@ -61,8 +61,9 @@ class RowType {
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
 };
 
-/// Merges what all ranks have of the same rows. Each rank merges some rows of all ranks, two by two in the order of
-/// ranks, and sends the others the result: twice the size of the result travels, whatever the number of ranks.
+/// Merges the results that all ranks have for the same rows. Each rank merges some rows of all ranks, pairwise in the
+/// order of ranks, and sends the result to the others: a rank sends twice the size of the result, whatever the number
+/// of ranks.
 template <class T>
 void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResults<T>& of_ranks, Index rows, Index v_dim,
                  bool adds_up) {
@@ -101,7 +102,7 @@ void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResult
   });
 }
 
-/// The results of a call that all ranks want, and of which each has computed a part.
+/// The results of a call that all ranks need, and of which each has computed a part.
 template <class T>
 class SharedResults {
  public:
@@ -116,7 +117,7 @@ class SharedResults {
   TensorView<T, 3> lse() { return own_.lse(p_); }
   KeptLseRests<T> lse_rests() { return own_.lse_rests(); }
 
-  /// Merges the parts on all ranks, and rounds the results to where the caller wants them.
+  /// Merges the parts of all ranks, and stores the results, rounded to the caller's types.
   void merge(const Communicator& comm, const ResultViews<T>& result, mpi::Traffic& traffic) {
     if (rows_ == 0) return;
     merge_ranks(comm, own_, of_ranks_, rows_, p_.v_dim, p_.sigmoid_bias.has_value());

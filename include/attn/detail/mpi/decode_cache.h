@@ -1,4 +1,4 @@
-// Queries that all ranks have, over the sequences of a cache of which each rank has some tokens.
+// Decoding over a distributed cache: all ranks have the queries, and each has some tokens of the cached sequences.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +68,7 @@ class DecodeCall {
   }
   DecodeCall(const DecodeCall&) = delete;
 
-  /// The sizes of all queries and of their results, whatever the sequences.
+  /// The sizes of all queries and of their results, regardless of sequences.
   Problem problem;
 
   void run(const ResultViews<T>& result, const Options& options, mpi::Traffic& traffic) {
@@ -86,12 +86,13 @@ class DecodeCall {
   }
 
  private:
-  /// Rows of a sequence on this rank whose tokens are equally far apart, and which lie in whole pages or in one.
+  /// Rows of a sequence on this rank whose tokens are equally spaced. They begin at the start of a page, or stay within
+  /// one page.
   struct Section {
     Index first_row;
     Progression tokens;
   };
-  /// A sequence of all ranks, and the mods bound to it. It is never moved.
+  /// A sequence over all ranks, and the mods bound to it. It is never moved.
   struct BoundWhole {
     BoundWhole(const Problem& of_all, const M& mods, std::vector<Section> own_rows)
         : whole(of_all), bound(bind_call(mods, whole)), sections(std::move(own_rows)) {}
@@ -101,7 +102,7 @@ class DecodeCall {
     const Bound<M> bound;
     const std::vector<Section> sections;
   };
-  /// A section as the loops work on it.
+  /// A section as the loops see it.
   struct Part {
     using Mods = PlacedMods<Bound<M>>;
 
@@ -126,7 +127,7 @@ class DecodeCall {
     own.q_offsets = {};
     return own;
   }
-  /// The rows of a sequence, of queries, results or log-sum-exps.
+  /// Returns the rows of a sequence, of queries, results or log-sum-exps.
   template <class View>
   static View part(const View& t, Index batch_element, const Range& rows) {
     auto shape = t.shape();
@@ -139,11 +140,11 @@ class DecodeCall {
     Rows::check(query_, q_.shape(), kept_.size());
     check_q_offsets(options, kept_.size());
     require(options.workspace.data() == nullptr,
-            "a Ring allocates its own memory: leave Options::workspace empty, here it has ", options.workspace.size(),
+            "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
             " bytes");
     require(kept_.rope() == nullptr,
-            "decode: the cache turns keys by the rows that they have on this rank, which are not their tokens; make it "
-            "without a rope, and turn keys and queries before: rope.rotate(k, positions)");
+            "decode: the cache rotates keys by their rows on this rank, which are not their positions; use a cache "
+            "without a rope, and rotate keys and queries beforehand: rope.rotate(k, positions)");
     each_sequence([&](Index s, Index element, const Range& rows) {
       const auto like = [&](const DTypeView<const T>& pages) {
         return pages.part(0, {1, pages.dim(1), kept_.length(s), pages.dim(3)}, pages.strides());
@@ -159,8 +160,8 @@ class DecodeCall {
     problem.sigmoid_bias = options.normaliser.sigmoid_bias();
   }
 
-  /// The lengths of all sequences over all ranks.
-  /// @throws std::invalid_argument, on all of them, if one has other rows than it should.
+  /// Returns the lengths of all sequences over all ranks.
+  /// @throws std::invalid_argument, on all ranks, if one does not have the rows that the layout gives it.
   std::vector<Index> lengths_over_ranks() const {
     const Index ranks = comm_.ranks(), sequences = kept_.size();
     std::vector<std::int64_t> own;
@@ -176,9 +177,9 @@ class DecodeCall {
       for (Index r = 0; r < ranks; ++r) {
         Index wanted = 0;
         for (const Progression& tokens : tokens_of(s, len, r)) wanted += tokens.count;
-        require(of_rank(r) == wanted, "decode: rank ", r, " has ", of_rank(r), " tokens of sequence ", s, "; of ", len,
-                " tokens on ", ranks, " ranks the layout gives it ", wanted,
-                "; of a text that has grown since its prompt was laid out see attn::mpi::grown()");
+        require(of_rank(r) == wanted, "decode: rank ", r, " has ", of_rank(r), " tokens of sequence ", s,
+                ", but the layout gives it ", wanted, " of ", len, " tokens on ", ranks,
+                " ranks; for a sequence that has grown since its prompt was distributed, see attn::mpi::grown()");
       }
       lens.push_back(len);
     }
@@ -189,8 +190,8 @@ class DecodeCall {
     return cached_tokens(layout_, len, prompt, rank, comm_.ranks());
   }
 
-  /// The sections of a sequence on this rank: at least one, which may be empty. Tokens that go on at the same distance
-  /// belong to the same section.
+  /// Returns the sections of a sequence on this rank: at least one, which may be empty. Tokens that continue with the
+  /// same spacing belong to the same section.
   std::vector<Section> sections_of(Index s, Index len) const {
     std::vector<Section> sections{{0, {}}};
     Index row = 0;
@@ -206,8 +207,8 @@ class DecodeCall {
     }
     return sections;
   }
-  /// Adds tokens that begin at `row`. They make two sections if `row` lies in the middle of a page, and they do not
-  /// end in it.
+  /// Adds tokens that begin at `row`. They make two sections if `row` is in the middle of a page and they extend beyond
+  /// that page.
   void cut_at_page(Index row, const Progression& tokens, std::vector<Section>& sections) const {
     const Index left = kept_.page_size() - row % kept_.page_size();
     if (left == kept_.page_size() || left >= tokens.count) return sections.push_back({row, tokens});
@@ -215,8 +216,7 @@ class DecodeCall {
     sections.push_back({row + left, {tokens[left], tokens.step, tokens.count - left}});
   }
 
-  /// Lets the queries meet section number `section` of each sequence that has so many. Returns false if no sequence
-  /// has.
+  /// Attends from the queries to section number `section` of each sequence that has one. Returns false if none has.
   bool attend(std::size_t section, SharedResults<T>& shared, const Options& options) const {
     std::deque<Part> parts;
     std::deque<CallTensors<T>> tensors;
@@ -237,7 +237,7 @@ class DecodeCall {
     return true;
   }
 
-  /// What the mods say of some pairs of all sequences.
+  /// Samples what the mods return for some pairs of all sequences.
   void sample(Need& need) const {
     Hash hash;
     for (const BoundWhole& of : bound_) {
@@ -253,7 +253,8 @@ class DecodeCall {
   const mpi::Layout layout_;
   const Query& query_;
   const Held<Q> q_held_;
-  const decltype(std::declval<const Cache&>().view()) kept_;  // a reference, if the caller has a view
+  const decltype(std::declval<const Cache&>()
+                     .view()) kept_;  // a reference if the cache is a KvView, otherwise a new view
   const DTypeView<const T> q_;
   Failure failure_;
   std::vector<Index> prompts_;

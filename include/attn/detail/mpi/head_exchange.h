@@ -1,4 +1,4 @@
-// Exchanges tokens for heads, so that each rank works on whole texts of some heads, and back (Jacobs et al. 2023,
+// Exchanges tokens for heads and back, so that each rank processes whole sequences of some heads (Jacobs et al. 2023,
 // "DeepSpeed Ulysses").
 #pragma once
 
@@ -9,7 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The query heads of a rank, and the key and value heads that they share. Neighbouring ranks may need the same one.
+/// The query heads of a rank, and the key and value heads that they share. Neighbouring ranks may need the same key
+/// head.
 struct RankHeads {
   Range q, kv;
 
@@ -18,14 +19,14 @@ struct RankHeads {
   }
 };
 
-/// Some heads of a tensor.
+/// Returns some heads of a tensor.
 template <class T>
 DTypeView<T> heads_of_tensor(const DTypeView<T>& t, const Range& heads) {
   typename DTypeView<T>::Shape shape = t.shape();
   shape[1] = heads.size();
   return t.part(heads.empty() || t.data() == nullptr ? 0 : heads.begin * t.stride(1), shape, t.strides());
 }
-/// The rows of a whole text that are some tokens.
+/// Returns the rows of some tokens of a whole sequence.
 template <class T>
 DTypeView<T> tokens_of_tensor(const DTypeView<T>& t, const Progression& tokens) {
   typename DTypeView<T>::Shape shape = t.shape(), strides = t.strides();
@@ -34,13 +35,13 @@ DTypeView<T> tokens_of_tensor(const DTypeView<T>& t, const Progression& tokens) 
   return t.part(tokens.count == 0 || t.data() == nullptr ? 0 : tokens.first * t.stride(2), shape, strides);
 }
 
-/// A tensor of our own for whole texts of some heads, of numbers like those of another tensor.
+/// An owning tensor for whole sequences of some heads, of any dtype that is computed in T.
 template <class T>
-class HeadsRoom {
+class HeadsBuffer {
  public:
-  HeadsRoom(DType dtype, Index batch, Index heads, Index len, Index dim)
+  HeadsBuffer(DType dtype, Index batch, Index heads, Index len, Index dim)
       : dtype_(dtype), shape_{batch, heads, len, dim} {
-    memory_ = Tensor<std::byte, 1>::uninitialized({batch * heads * len * dim * size_of_number<T>(dtype)});
+    memory_ = Tensor<std::byte, 1>::uninitialized({batch * heads * len * dim * size_of_element<T>(dtype)});
   }
   DTypeView<T> view() { return {memory_.data(), dtype_, shape_, row_major_strides<4>(shape_)}; }
   Index bytes() const { return memory_.size(); }
@@ -51,7 +52,7 @@ class HeadsRoom {
   Tensor<std::byte, 1> memory_;
 };
 
-/// Sends rows of heads to where they are worked on, and back, in a call on one rank.
+/// Sends rows of heads to the ranks that process them, and back, in a call on one rank.
 template <class Call, class T>
 class HeadExchange {
  public:
@@ -60,12 +61,12 @@ class HeadExchange {
 
   const RankHeads heads;  ///< of this rank
 
-  /// Room for whole texts of some heads, of numbers as in `like`, or, `is_computed`, as they are computed with.
-  static HeadsRoom<T> room(const DTypeView<const T>& like, const Range& heads, Index len, bool is_computed = false) {
+  /// Allocates whole sequences of some heads, in the dtype of `like`, or in the computed type if `is_computed`.
+  static HeadsBuffer<T> room(const DTypeView<const T>& like, const Range& heads, Index len, bool is_computed = false) {
     return {is_computed ? DType::native : like.dtype(), like.dim(0), heads.size(), len, like.dim(3)};
   }
 
-  /// Calls visit(rank, its heads), this rank first, then the nearest.
+  /// Calls visit(rank, its heads), for this rank first and then for those after it.
   template <class Visit>
   void for_each_rank(const Visit& visit) const {
     for (int step = 0; step < call_.comm.ranks(); ++step) {
@@ -74,34 +75,36 @@ class HeadExchange {
     }
   }
 
-  /// Sends own rows of queries, keys or values to the ranks of their heads, and receives all rows of own heads.
+  /// Sends this rank's rows of queries, keys or values to the ranks of their heads, and receives all rows of its own
+  /// heads.
   void to_heads(const DTypeView<const T>& rows, Range RankHeads::*which, const DTypeView<T>& whole, MessageKind kind) {
     const Index len = whole.dim(2);
     for_each_rank([&](int r, const RankHeads& theirs) {
       for (int part = 0; part < 2; ++part) {
-        messages_.receive(tokens_of_rank(whole, len, r, part), r, kind, under_way_);
-        messages_.send(heads_of_tensor(rows_of_part(rows, len, part), theirs.*which), r, kind, under_way_);
+        messages_.receive(tokens_of_rank(whole, len, r, part), r, kind, pending_);
+        messages_.send(heads_of_tensor(rows_of_part(rows, len, part), theirs.*which), r, kind, pending_);
       }
     });
   }
-  /// The reverse of to_heads(): sends rank r its rows of own heads `mine`, numbered as in `whole`, and receives own
-  /// rows of `theirs`.
+  /// Reverses to_heads(): sends rank r its rows of this rank's heads `mine`, numbered as in `whole`, and receives this
+  /// rank's rows of the heads `theirs`.
   void from_heads(int r, const DTypeView<T>& rows, const Range& theirs, const DTypeView<T>& whole, const Range& mine,
                   MessageKind kind) {
     const Index len = whole.dim(2);
     for (int part = 0; part < 2; ++part) {
-      messages_.receive(heads_of_tensor(rows_of_part(rows, len, part), theirs), r, kind, under_way_);
-      messages_.send(as_const(heads_of_tensor(tokens_of_rank(whole, len, r, part), mine)), r, kind, under_way_);
+      messages_.receive(heads_of_tensor(rows_of_part(rows, len, part), theirs), r, kind, pending_);
+      messages_.send(as_const(heads_of_tensor(tokens_of_rank(whole, len, r, part), mine)), r, kind, pending_);
     }
   }
   /// Waits until everything has arrived.
   void wait(mpi::Traffic& traffic) {
-    traffic.seconds_waited += messages_.finish(under_way_);
+    traffic.seconds_waited += messages_.finish(pending_);
     traffic.bytes_sent = messages_.bytes_sent();
   }
 
-  /// Calls visit(query heads) for the heads of this rank in runs. Heads that share a key head wholly on this rank go
-  /// together; those of a key head that other ranks need too go by themselves. No two visits share a head.
+  /// Calls visit(HeadRun) for consecutive heads of this rank. Heads whose key heads are needed by this rank alone are
+  /// visited together; those of a key head that other ranks need too are visited separately. No two visits share a key
+  /// head.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
     const Index group = call_.own.heads / call_.own.kv_heads;
@@ -114,7 +117,7 @@ class HeadExchange {
     }
   }
 
-  /// Heads that are worked on together: the sizes of a call with them alone, and its mods.
+  /// Heads that are processed together: the sizes of a call with them alone, and its mods.
   struct HeadRun {
     using Mods = PlacedMods<typename Call::Mods>;
 
@@ -135,7 +138,7 @@ class HeadExchange {
 
  private:
   RankTokens tokens(Index len, int rank) const { return {layout_, len, rank, call_.comm.ranks()}; }
-  /// Own rows of one part of the rank's tokens, of `len` tokens in all.
+  /// Returns this rank's rows of one part of its tokens; all ranks together have `len` tokens.
   template <class U>
   DTypeView<U> rows_of_part(const DTypeView<U>& rows, Index len, int part) const {
     const RankTokens own = tokens(len, call_.comm.rank());
@@ -147,30 +150,30 @@ class HeadExchange {
 
   const Call& call_;
   const mpi::Layout layout_;
-  int under_way_ = 0;
+  int pending_ = 0;
   Messages messages_;
 };
 
-/// Log-sum-exps as rows of one number, which travel as other rows do.
+/// Returns log-sum-exps as rows of one element, which are sent as other rows are.
 template <class T>
 DTypeView<T> lse_rows(const TensorView<T, 3>& lse) {
   return TensorView<T, 4>(lse.data(), {lse.dim(0), lse.dim(1), lse.dim(2), 1},
                           {lse.stride(0), lse.stride(1), lse.stride(2), 1});
 }
-/// Calls visit(number, batch element, head, row) for all log-sum-exps.
+/// Calls visit(element, batch element, head, row) for all log-sum-exps.
 template <class T, class Visit>
 void each_lse(const TensorView<T, 3>& lse, const Visit& visit) {
   for (Index b = 0; b < lse.dim(0); ++b)
     for (Index h = 0; h < lse.dim(1); ++h)
       for (Index i = 0; i < lse.dim(2); ++i) visit(lse(b, h, i), b, h, i);
 }
-/// What rounding takes from the log-sum-exps of a room, in another one.
+/// Returns storage in `rests` for the parts of the log-sum-exps `lse` lost to rounding.
 template <class T>
-KeptLseRests<T> rests_of_rows(HeadsRoom<T>& lse, HeadsRoom<T>& rests) {
+KeptLseRests<T> rests_of_rows(HeadsBuffer<T>& lse, HeadsBuffer<T>& rests) {
   return {reinterpret_cast<const T*>(lse.view().data()), reinterpret_cast<T*>(rests.view().data())};
 }
 
-/// The reverse of lse_rows(). Rows without a number mean that there are no log-sum-exps.
+/// Reverses lse_rows(). Rows without elements mean that there are no log-sum-exps.
 template <class T>
 TensorView<T, 3> lse_of_rows(const DTypeView<T>& rows) {
   if (rows.dim(3) == 0) return {};

@@ -1,4 +1,4 @@
-// Rows of a tensor on their way from rank to rank, while others are worked on.
+// Messages that carry rows of tensors from rank to rank while other rows are processed.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,17 @@
 
 namespace attn::detail {
 
-/// The type by which MPI sends some rows of all heads of a tensor, wherever they lie. Numbers travel as bytes, because
-/// all ranks have the same representation of them.
+/// The MPI datatype of some rows of all heads of a tensor, with any strides. Elements are sent as bytes, because all
+/// ranks represent them the same way.
 class RowsType {
  public:
-  /// `View` is a DTypeView, or what else has data() and sizes like one.
+  /// `View` is a DTypeView, or another type with data() and sizes like one.
   template <class View>
   explicit RowsType(const View& rows) {
-    const Index size = rows.size_of_number();
+    const Index size = rows.size_of_element();
     MPI_Datatype type = MPI_BYTE;
     check_mpi(MPI_Type_contiguous(static_cast<int>(size), MPI_BYTE, &type), "MPI_Type_contiguous");
-    constexpr const char* kWhat[] = {"batch elements", "heads", "rows on a rank", "numbers in a row"};
+    constexpr const char* kWhat[] = {"batch elements", "heads", "rows on a rank", "elements in a row"};
     for (const int dimension : {3, 2, 1, 0}) {
       const int count = mpi_count(rows.dim(dimension), kWhat[dimension]);
       MPI_Datatype of_more = MPI_DATATYPE_NULL;
@@ -43,74 +43,75 @@ class RowsType {
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
 };
 
-/// What a message brings. Those of a kind, from one rank to another, arrive in the order in which they were sent.
+/// The content of a message. Messages of the same kind, from one rank to another, arrive in the order in which they
+/// were sent.
 enum class MessageKind { keys, values, key_gradients, value_gradients, rows };
 
-/// The messages of a call that are under way. They move on in poll() alone, which the calling thread calls between its
-/// tasks. There is no thread for it, so that MPI_THREAD_FUNNELED is enough.
+/// The pending messages of a call. They make progress only in poll(), which the calling thread calls between its tasks.
+/// There is no progress thread, so that MPI_THREAD_FUNNELED is enough.
 class Messages {
  public:
   explicit Messages(const Communicator& comm) : comm_(comm) {}
   Messages(const Messages&) = delete;
-  /// Waits for what is under way when an exception passes: MPI would write to memory that is gone.
+  /// Waits for messages that are still pending when an exception propagates: MPI would otherwise write to freed memory.
   ~Messages() {
     for (Message& m : pending_) MPI_Wait(&m.request, MPI_STATUS_IGNORE);
   }
 
-  /// Adds 1 to `under_way`, which must live as long as this, until the message has left its memory or has arrived in
-  /// it. Rows without a number are no message.
+  /// Adds 1 to `pending`, and subtracts it again when the message has left its memory or has arrived in it.
+  /// `pending` must outlive this object. Rows without elements are not sent.
   template <class View>
-  void send(const View& rows, int to, MessageKind kind, int& under_way) {
-    if (Message* const m = add(rows, under_way)) {
+  void send(const View& rows, int to, MessageKind kind, int& pending) {
+    if (Message* const m = add(rows, pending)) {
       check_mpi(MPI_Isend(rows.data(), 1, m->type.get(), to, static_cast<int>(kind), comm_.get(), &m->request),
                 "MPI_Isend");
       if (to != comm_.rank())
-        bytes_sent_ += rows.size_of_number() * rows.dim(0) * rows.dim(1) * rows.dim(2) * rows.dim(3);
+        bytes_sent_ += rows.size_of_element() * rows.dim(0) * rows.dim(1) * rows.dim(2) * rows.dim(3);
     }
   }
   template <class View>
-  void receive(const View& rows, int from, MessageKind kind, int& under_way) {
-    if (Message* const m = add(rows, under_way))
+  void receive(const View& rows, int from, MessageKind kind, int& pending) {
+    if (Message* const m = add(rows, pending))
       check_mpi(MPI_Irecv(rows.data(), 1, m->type.get(), from, static_cast<int>(kind), comm_.get(), &m->request),
                 "MPI_Irecv");
   }
 
-  /// Lets messages move on.
+  /// Lets messages make progress.
   void poll() {
     for (auto m = pending_.begin(); m != pending_.end();) {
       int done = 0;
       check_mpi(MPI_Test(&m->request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-      if (done != 0) --m->under_way;
+      if (done != 0) --m->pending;
       m = done != 0 ? pending_.erase(m) : std::next(m);
     }
   }
 
-  /// Waits until `under_way` is 0. Returns the seconds that this took.
-  double finish(const int& under_way) {
+  /// Waits until `pending` is 0. Returns the seconds that this took.
+  double finish(const int& pending) {
     return wait_for([&] {
       poll();
-      return under_way == 0;
+      return pending == 0;
     });
   }
 
-  /// To other ranks.
+  /// Bytes sent to other ranks.
   Index bytes_sent() const { return bytes_sent_; }
 
  private:
   struct Message {
     template <class View>
-    Message(const View& rows, int& counter) : type(rows), under_way(counter) {}
+    Message(const View& rows, int& counter) : type(rows), pending(counter) {}
 
     RowsType type;
-    int& under_way;
+    int& pending;
     MPI_Request request = MPI_REQUEST_NULL;
   };
 
   template <class View>
-  Message* add(const View& rows, int& under_way) {
+  Message* add(const View& rows, int& pending) {
     if (rows.dim(0) == 0 || rows.dim(1) == 0 || rows.dim(2) == 0 || rows.dim(3) == 0) return nullptr;
-    Message& m = pending_.emplace_back(rows, under_way);
-    ++under_way;
+    Message& m = pending_.emplace_back(rows, pending);
+    ++pending;
     return &m;
   }
 
@@ -119,7 +120,7 @@ class Messages {
   Index bytes_sent_ = 0;
 };
 
-/// The caller's executor, which calls `between` on the calling thread after each task that this thread runs.
+/// The caller's executor, extended to call `between` on the calling thread after each task that this thread runs.
 class ProgressBackend final : public Executor::Backend {
  public:
   ProgressBackend(Executor inner, std::function<void()> between)

@@ -1,4 +1,4 @@
-// The mods of a whole call as a part of it sees them: some queries and keys that lie in memory of their own.
+// The mods of a whole call, as seen by a part of it (some of its queries and keys, in separate memory).
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace attn::detail {
 
-/// Where the rows of a part lie in the call: the tokens of its queries and keys, its query heads (none: it has all of
-/// them), and whether it is the first that its queries meet. Sinks belong to the first.
+/// The position of a part in the call: the tokens of its queries and keys, its query heads (all if empty), and whether
+/// it is the first part for its queries. Sinks belong to the first part.
 struct Place {
   Progression q, kv;
   Range heads = {};
@@ -29,7 +29,7 @@ struct PlacedLogit {
 
   const Logit& whole;
   struct Gradient {
-    /// Adds what was added up for each head of the part.
+    /// Adds the sums of each head of the part.
     template <class Sum>
     void add(const Sum* sums) const {
       std::vector<Sum> of_all(static_cast<std::size_t>(all_heads), Sum(0));
@@ -43,7 +43,7 @@ struct PlacedLogit {
   } gradient;
 };
 
-/// Where row numbers of a part lie in the call; see MappedMods.
+/// Maps row numbers of a part to the call; see MappedMods.
 struct PlaceInCall {
   Index q_first, q_step, kv_first, kv_step, first_head;
 
@@ -59,8 +59,8 @@ struct PlaceInCall {
   }
 };
 
-/// A batch element's mods on a part. Masks that group tokens or gather keys are asked pair by pair, as their own hints
-/// say. Sinks belong to the first part.
+/// A batch element's mods on a part. Masks that group tokens or gather keys are evaluated pair by pair, within the
+/// limits of their own hints. Sinks belong to the first part.
 template <class Own>
 class PlacedElement : public MappedMods<Own, PlaceInCall> {
  public:
@@ -75,7 +75,7 @@ class PlacedElement : public MappedMods<Own, PlaceInCall> {
   double sink(Index head) const {
     return is_first_ ? MappedMods<Own, PlaceInCall>::sink(head) : -std::numeric_limits<double>::infinity();
   }
-  /// A sink learns from each query once, whatever parts its keys come in.
+  /// A sink learns from each query once, however the query's keys are split into parts.
   template <class Visit>
   void each_learned(const Visit& visit) const {
     MappedMods<Own, PlaceInCall>::each_learned([&]<class Mod>(const Mod& mod) {
@@ -94,7 +94,7 @@ class PlacedElement : public MappedMods<Own, PlaceInCall> {
   bool is_first_;
 };
 
-/// The PlacedElements of all batch elements. `mods` and `whole`, the sizes that they are bound to, must outlive it.
+/// The PlacedElement of each batch element. `mods` and `whole`, the sizes that they are bound to, must outlive it.
 template <class Mods>
 class PlacedMods {
   using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
@@ -111,7 +111,7 @@ class PlacedMods {
   PlacedMods(const Mods& mods, const Problem& whole, const Place& place) : mods_(mods), whole_(whole), place_(place) {}
 
   PlacedElement<Own> of(Index batch) const {
-    // Without batch elements or tokens nobody asks about a pair, but sinks and factors may be asked for.
+    // Without batch elements or tokens no pair is queried, but sinks and factors may be.
     const bool exists = batch < whole_.batch;
     const PlaceInCall in_call{(exists ? whole_.first_query(batch) : 0) + place_.q.first, place_.q.step,
                               whole_.kv_offset + place_.kv.first, place_.kv.step, place_.heads.begin};

@@ -1,4 +1,5 @@
-// The gradients of attention over ranks: keys come by as in the forward pass, and their gradients go home.
+// Gradients of attention over ranks: keys pass from rank to rank as in the forward pass, and their gradients are sent
+// back.
 #pragma once
 
 #include <array>
@@ -26,8 +27,7 @@ void set_zero(const DTypeView<T>& t) {
   for_each_head(t, t, [](auto&& rows, const auto&) { rows.setZero(); });
 }
 
-/// Where a gradient is added up: the caller's memory, or floats of our own where that has 16 bits. It begins with
-/// zeros.
+/// Accumulates a gradient in the caller's memory, or in separate floats if that is 16-bit. It begins with zeros.
 template <class T>
 class GradientSum4 {
  public:
@@ -58,10 +58,10 @@ struct RingGradients {
   TensorView<const T, 3> lse, grad_lse;
   LseRests<T> lse_rests;
   DTypeView<T> grad_q, grad_k, grad_v;
-  bool has_grad_lse = false;  ///< on all ranks, also those without rows
+  bool has_grad_lse = false;  ///< the same on all ranks, even those without rows
 };
 
-/// The work of a backward call on one rank.
+/// A backward call on one rank.
 template <class Call, class T>
 class RingBackward {
   using Mods = PlacedMods<typename Call::Mods>;
@@ -83,9 +83,9 @@ class RingBackward {
         grad_q_(arrays.grad_q),
         grad_k_(arrays.grad_k),
         grad_v_(arrays.grad_v),
-        rooms_{room(most_keys()), room(most_keys())},
+        buffers_{room(most_keys()), room(most_keys())},
         arriving_(room(most_outgoing())) {
-    traffic_.bytes_held = keys_.bytes() + rooms_[0].bytes() + rooms_[1].bytes() + arriving_.bytes();
+    traffic_.bytes_held = keys_.bytes() + buffers_[0].bytes() + buffers_[1].bytes() + arriving_.bytes();
   }
 
   void run() {
@@ -93,7 +93,8 @@ class RingBackward {
     poll();
     if constexpr (Mods::kLearns) call_.failure.guard([&] { learn_sinks(); });
     for (const Parcel& parcel : own_) meet(parcel, keys_.own_keys(parcel), keys_.own_values(parcel));
-    // Own gradients come first, then those of others in the order in which they sent them, so that sums never differ.
+    // This rank's gradients are added first, then those of others in the planned order, so that sums are the same in
+    // every run.
     accepts_ = true;
     for (std::size_t i = 0; i < plan_.incoming.size(); ++i) {
       wait([&] { return keys_.has_arrived(i); });
@@ -101,8 +102,8 @@ class RingBackward {
       meet(plan_.incoming[i], keys_.keys(i), keys_.values(i));
     }
     wait([&] {
-      return keys_.has_sent_all() && accepted_ == plan_.outgoing.size() && rooms_[0].under_way == 0 &&
-             rooms_[1].under_way == 0;
+      return keys_.has_sent_all() && accepted_ == plan_.outgoing.size() && buffers_[0].pending == 0 &&
+             buffers_[1].pending == 0;
     });
     traffic_.bytes_sent = messages_.bytes_sent();
     call_.failure.guard([&] {
@@ -112,7 +113,7 @@ class RingBackward {
   }
 
  private:
-  /// Own keys are cut into parcels too, so that their gradients have room in the same memory.
+  /// This rank's keys are split into parcels too, so that their gradients fit into the same memory.
   std::vector<Parcel> own_parcels() const {
     std::vector<Parcel> own;
     Need all;
@@ -130,12 +131,12 @@ class RingBackward {
     for (const Parcel& parcel : plan_.outgoing) most = std::max(most, parcel.rows.size());
     return most;
   }
-  KvRoom<T> room(Index rows) const { return KvRoom<T>(call_.k, call_.v, rows, true); }
+  KvBuffer<T> room(Index rows) const { return KvBuffer<T>(call_.k, call_.v, rows, true); }
 
   void poll() {
     messages_.poll();
     keys_.advance();
-    while (accepts_ && accepted_ < plan_.outgoing.size() && arriving_.under_way == 0) accept();
+    while (accepts_ && accepted_ < plan_.outgoing.size() && arriving_.pending == 0) accept();
   }
   template <class Condition>
   void wait(const Condition& condition) {
@@ -145,32 +146,32 @@ class RingBackward {
     });
   }
 
-  /// Adds the gradients that have arrived to our own, and lets the next ones come.
+  /// Begins to receive the next gradients, or adds those that have arrived to this rank's own.
   void accept() {
     const Parcel& parcel = plan_.outgoing[accepted_];
     const Index rows = parcel.rows.size();
     if (!receives_) {
       receives_ = true;
-      messages_.receive(arriving_.keys(rows), parcel.rank, MessageKind::key_gradients, arriving_.under_way);
-      messages_.receive(arriving_.values(rows), parcel.rank, MessageKind::value_gradients, arriving_.under_way);
+      messages_.receive(arriving_.keys(rows), parcel.rank, MessageKind::key_gradients, arriving_.pending);
+      messages_.receive(arriving_.values(rows), parcel.rank, MessageKind::value_gradients, arriving_.pending);
     } else {
       add_to_own(parcel, arriving_);
       receives_ = false;
       ++accepted_;
     }
   }
-  void add_to_own(const Parcel& parcel, KvRoom<T>& gradients) {
+  void add_to_own(const Parcel& parcel, KvBuffer<T>& gradients) {
     const Index first = kv_tokens_.first_row(parcel.part) + parcel.rows.begin, rows = parcel.rows.size();
     add_rows(grad_k_.rows(first, rows), gradients.keys(rows));
     add_rows(grad_v_.rows(first, rows), gradients.values(rows));
   }
 
-  /// Computes the gradients that own queries and some keys give each other, and sends those of the keys to the rank of
-  /// the keys.
+  /// Computes the gradients that result from this rank's queries and some keys, and sends those of the keys to the rank
+  /// that has them.
   void meet(const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
     const Index rows = parcel.rows.size();
-    KvRoom<T>& room = rooms_[met_++ % rooms_.size()];
-    wait([&] { return room.under_way == 0; });
+    KvBuffer<T>& room = buffers_[met_++ % buffers_.size()];
+    wait([&] { return room.pending == 0; });
     call_.failure.guard([&] {
       const Progression tokens = tokens_of(parcel, layout_, call_.whole.kv_len, call_.comm.ranks());
       set_zero(room.keys(rows));
@@ -182,21 +183,22 @@ class RingBackward {
       if (parcel.rank == call_.comm.rank()) add_to_own(parcel, room);
     });
     if (parcel.rank == call_.comm.rank()) return;
-    messages_.send(as_const(room.keys(rows)), parcel.rank, MessageKind::key_gradients, room.under_way);
-    messages_.send(as_const(room.values(rows)), parcel.rank, MessageKind::value_gradients, room.under_way);
+    messages_.send(as_const(room.keys(rows)), parcel.rank, MessageKind::key_gradients, room.pending);
+    messages_.send(as_const(room.values(rows)), parcel.rank, MessageKind::value_gradients, room.pending);
   }
 
-  /// Lets sinks learn from each query once, whatever its keys: from calls without any keys, which begin.
+  /// Adds the gradients of sinks: calls backward() once for all queries, without keys, before any keys are processed,
+  /// so that each query contributes exactly once.
   void learn_sinks() {
-    KvRoom<T> none = room(0);
+    KvBuffer<T> none = room(0);
     const DTypeView<const T> k = rows_of_tensor(call_.k, 0, 0), v = rows_of_tensor(call_.v, 0, 0);
     for (int part = 0; part < 2; ++part)
       differentiate({q_tokens_.parts[static_cast<std::size_t>(part)], {}, {}, true}, part, k, v, none, false);
   }
 
-  /// Adds the gradients of some queries and keys to what stands in grad_q and `to`.
+  /// Computes the gradients of some queries and keys. If `accumulates`, they are added to those in grad_q and `to`.
   void differentiate(const Place& place, int part, const DTypeView<const T>& k, const DTypeView<const T>& v,
-                     KvRoom<T>& to, bool accumulates) {
+                     KvBuffer<T>& to, bool accumulates) {
     const Index row = q_tokens_.first_row(part), rows = place.q.count, keys = place.kv.count;
     const Problem problem = problem_of_part(call_.own, rows, keys);
     const auto of_queries = [&](const auto& t) { return rows_of_tensor(t, row, rows); };
@@ -233,8 +235,8 @@ class RingBackward {
   PassingKeys<T> keys_;
   const std::vector<Parcel> own_;
   GradientSum4<T> grad_q_, grad_k_, grad_v_;
-  std::array<KvRoom<T>, 2> rooms_;  ///< gradients of keys that are computed, and on their way
-  KvRoom<T> arriving_;              ///< gradients of own keys
+  std::array<KvBuffer<T>, 2> buffers_;  ///< gradients of keys that are being computed or sent
+  KvBuffer<T> arriving_;                ///< gradients of this rank's keys
   std::size_t met_ = 0, accepted_ = 0;
   bool accepts_ = false, receives_ = false;
 };
@@ -250,7 +252,7 @@ void ring_backward(Call& call, mpi::Layout layout, const RingGradients<T>& array
   end_together(call.comm, call.failure);
 }
 
-/// grad_out itself, or the one in {grad_out, grad_lse}.
+/// Returns grad_out itself, or the one in {grad_out, grad_lse}.
 template <class G>
 decltype(auto) gradient_of_out(const G& g) {
   if constexpr (WholeResult<G>)

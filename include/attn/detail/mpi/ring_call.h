@@ -1,4 +1,5 @@
-// One call on all ranks: its own rows and their sizes, checked, the sizes of the whole, and how keys come by.
+// A checked call on a ring: a rank's own rows and their sizes, the sizes of the whole, and the keys that it receives
+// from other ranks.
 #pragma once
 
 #include <array>
@@ -13,11 +14,11 @@
 
 namespace attn::mpi {
 
-/// What a call has sent, waited for and taken on this rank.
+/// Bytes sent, time waited and memory used by a call on this rank.
 struct Traffic {
   Index bytes_sent = 0;       ///< bytes of keys, values, and their gradients
   double seconds_waited = 0;  ///< for messages, while there was nothing to compute
-  Index bytes_held = 0;       ///< memory of keys and values of others, and of gradients on their way
+  Index bytes_held = 0;       ///< memory for keys and values of other ranks, and for gradients being sent
 };
 
 }  // namespace attn::mpi
@@ -25,7 +26,7 @@ struct Traffic {
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Some rows of a tensor. One without numbers has no memory to count rows in.
+/// Returns some rows of a tensor, which may have no memory.
 template <class T>
 DTypeView<T> rows_of_tensor(const DTypeView<T>& t, Index first, Index count) {
   typename DTypeView<T>::Shape shape = t.shape();
@@ -33,12 +34,12 @@ DTypeView<T> rows_of_tensor(const DTypeView<T>& t, Index first, Index count) {
   return t.part(count == 0 || t.data() == nullptr ? 0 : first * t.stride(2), shape, t.strides());
 }
 
-/// Memory of our own for keys, or their gradients, with values behind them. All heads of a row lie together.
+/// Memory for keys, or their gradients, followed by values. Both are row-major without gaps.
 template <class T>
-class KvRoom {
+class KvBuffer {
  public:
-  /// Room for `rows` rows of numbers as in `k` and `v`, or, `is_computed`, as they are computed with.
-  KvRoom(const DTypeView<const T>& k, const DTypeView<const T>& v, Index rows, bool is_computed)
+  /// Allocates `rows` rows in the dtypes of `k` and `v`, or in the computed type if `is_computed`.
+  KvBuffer(const DTypeView<const T>& k, const DTypeView<const T>& v, Index rows, bool is_computed)
       : k_dtype_(is_computed ? DType::native : k.dtype()),
         v_dtype_(is_computed ? DType::native : v.dtype()),
         k_shape_(k.shape()),
@@ -50,11 +51,11 @@ class KvRoom {
   DTypeView<T> values(Index rows) { return view(k_bytes_, v_dtype_, v_shape_, rows); }
   Index bytes() const { return memory_.size(); }
 
-  int under_way = 0;  ///< messages that read or write this memory
+  int pending = 0;  ///< messages that read or write this memory
 
  private:
   static Index bytes_of(DType dtype, const Shape<4>& s, Index rows) {
-    return s[0] * s[1] * rows * s[3] * size_of_number<T>(dtype);
+    return s[0] * s[1] * rows * s[3] * size_of_element<T>(dtype);
   }
   DTypeView<T> view(Index offset, DType dtype, Shape<4> shape, Index rows) {
     shape[2] = rows;
@@ -67,16 +68,16 @@ class KvRoom {
   Tensor<std::byte, 1> memory_;
 };
 
-/// A read-only view of the same numbers.
+/// Returns a read-only view of the same elements.
 template <class T>
 DTypeView<const T> as_const(const DTypeView<T>& t) {
   return {t.data(), t.dtype(), t.shape(), t.strides()};
 }
 
-/// The arguments of a call on a ring, as CheckedCall has those of a call on one machine: this rank's rows, and the mods
-/// bound to the whole text. Every entry point makes one first, on all ranks.
-/// @throws std::invalid_argument, the same on all ranks, if sizes disagree on one or between them, or a mod does not
-/// fit.
+/// The arguments of a call on a ring, the counterpart of CheckedCall: this rank's rows, and the mods bound to the whole
+/// sequence. Every entry point makes one first, on all ranks.
+/// @throws std::invalid_argument, the same on all ranks, if sizes disagree on one rank or between ranks, or a mod does
+/// not fit.
 template <class Q, class K, class V, class M>
 class RingCall : public CallInputs<Q, K, V> {
   using Inputs = CallInputs<Q, K, V>;
@@ -96,7 +97,7 @@ class RingCall : public CallInputs<Q, K, V> {
     failure.guard([&] {
       own = make_problem<T>(q, k, v, options);
       require(options.workspace.data() == nullptr,
-              "a Ring allocates its own memory: leave Options::workspace empty, here it has ", options.workspace.size(),
+              "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
               " bytes");
       terms = terms_of<M>(operation, own, options);
       terms.set(Terms::q_type, static_cast<int>(q.dtype()));
@@ -118,10 +119,10 @@ class RingCall : public CallInputs<Q, K, V> {
   const Communicator& comm;
   Problem own, whole;
   Failure failure;
-  std::optional<Mods> mods;  ///< none: binding them failed, and the next step says so on all ranks
+  std::optional<Mods> mods;  ///< empty if binding failed, which the next step reports on all ranks
 };
 
-/// What a rank needs of the others, and what they need of it.
+/// Plans what this rank needs from the others, and what they need from it.
 template <class Call>
 RingPlan plan_of(Call& call, mpi::Layout layout) {
   const Communicator& comm = call.comm;
@@ -144,7 +145,7 @@ RingPlan plan_of(Call& call, mpi::Layout layout) {
   return RingPlan(comm, needs, call.failure, layout, call.whole.kv_len);
 }
 
-/// The keys and values of all ranks, as they come by.
+/// Sends this rank's keys and values to other ranks, and receives theirs.
 template <class T>
 class PassingKeys {
  public:
@@ -155,14 +156,14 @@ class PassingKeys {
         v_(v),
         tokens_(tokens),
         plan_(plan),
-        rooms_{KvRoom<T>(k, v, plan.most_rows, false),
-               KvRoom<T>(k, v, plan.incoming.size() > 1 ? plan.most_rows : 0, false)} {}
+        buffers_{KvBuffer<T>(k, v, plan.most_rows, false),
+                 KvBuffer<T>(k, v, plan.incoming.size() > 1 ? plan.most_rows : 0, false)} {}
 
-  /// This rank's own rows of a parcel.
+  /// Returns this rank's own rows of a parcel.
   DTypeView<const T> own_keys(const Parcel& parcel) const { return own(k_, parcel); }
   DTypeView<const T> own_values(const Parcel& parcel) const { return own(v_, parcel); }
 
-  /// Sends the next parcels, a few at a time, because the others cannot use more.
+  /// Sends the next parcels, a few at a time, because the other ranks cannot use more.
   void advance() {
     constexpr int kMessages = 8;  // keys and values of four parcels
     while (next_sent_ < plan_.outgoing.size() && sending_ < kMessages) {
@@ -173,23 +174,24 @@ class PassingKeys {
   }
   bool has_sent_all() const { return next_sent_ == plan_.outgoing.size() && sending_ == 0; }
 
-  /// Whether the next parcel has arrived.
-  bool has_arrived(std::size_t parcel) const { return rooms_[parcel % 2].under_way == 0; }
-  /// Lets the next parcel come. Must wait until the parcel before the last is done with: there is room for two.
+  /// Whether this parcel has arrived.
+  bool has_arrived(std::size_t parcel) const { return buffers_[parcel % 2].pending == 0; }
+  /// Begins to receive the next parcel. To be called when the parcel before the last is no longer needed: there is
+  /// memory for two.
   void receive() {
     if (next_received_ == plan_.incoming.size()) return;
-    KvRoom<T>& room = rooms_[next_received_ % 2];
+    KvBuffer<T>& room = buffers_[next_received_ % 2];
     const Parcel& parcel = plan_.incoming[next_received_++];
-    messages_.receive(room.keys(parcel.rows.size()), parcel.rank, MessageKind::keys, room.under_way);
-    messages_.receive(room.values(parcel.rows.size()), parcel.rank, MessageKind::values, room.under_way);
+    messages_.receive(room.keys(parcel.rows.size()), parcel.rank, MessageKind::keys, room.pending);
+    messages_.receive(room.values(parcel.rows.size()), parcel.rank, MessageKind::values, room.pending);
   }
   DTypeView<const T> keys(std::size_t parcel) {
-    return as_const(rooms_[parcel % 2].keys(plan_.incoming[parcel].rows.size()));
+    return as_const(buffers_[parcel % 2].keys(plan_.incoming[parcel].rows.size()));
   }
   DTypeView<const T> values(std::size_t parcel) {
-    return as_const(rooms_[parcel % 2].values(plan_.incoming[parcel].rows.size()));
+    return as_const(buffers_[parcel % 2].values(plan_.incoming[parcel].rows.size()));
   }
-  Index bytes() const { return rooms_[0].bytes() + rooms_[1].bytes(); }
+  Index bytes() const { return buffers_[0].bytes() + buffers_[1].bytes(); }
 
  private:
   DTypeView<const T> own(const DTypeView<const T>& t, const Parcel& parcel) const {
@@ -200,18 +202,18 @@ class PassingKeys {
   const DTypeView<const T>&k_, &v_;
   const RankTokens tokens_;
   const RingPlan& plan_;
-  std::array<KvRoom<T>, 2> rooms_;
+  std::array<KvBuffer<T>, 2> buffers_;
   std::size_t next_sent_ = 0, next_received_ = 0;
   int sending_ = 0;
 };
 
-/// The tokens of a parcel of keys.
+/// Returns the tokens of a parcel of keys.
 inline Progression tokens_of(const Parcel& parcel, mpi::Layout layout, Index len, int ranks) {
   const Progression part = RankTokens(layout, len, parcel.rank, ranks).parts[static_cast<std::size_t>(parcel.part)];
   return {part[parcel.rows.begin], part.step, parcel.rows.size()};
 }
 
-/// The sizes of a call of some queries and keys by themselves, whose positions are row numbers.
+/// Returns the sizes of a call with some queries and keys alone, whose positions are row numbers.
 inline Problem problem_of_part(const Problem& own, Index q_len, Index kv_len) {
   Problem p = own;
   p.q_len = q_len;
@@ -223,8 +225,8 @@ inline Problem problem_of_part(const Problem& own, Index q_len, Index kv_len) {
   return p;
 }
 
-/// The options of a part, whose tasks let messages move on. `accumulates`: whether it goes on from what other parts
-/// have left.
+/// Returns the options of a part, whose tasks let messages make progress. `accumulates`: whether it continues from the
+/// results of other parts.
 template <class Poll>
 Options part_options(const Options& options, const Problem& part, bool accumulates, const Poll& poll) {
   const double flops = 2.0 * static_cast<double>(part.batch * part.heads) * static_cast<double>(part.q_len) *

@@ -1,4 +1,4 @@
-// Attention whose keys come by from rank to rank (Liu et al. 2023, "Ring Attention with Blockwise Transformers").
+// Attention in which keys pass from rank to rank (Liu et al. 2023, "Ring Attention with Blockwise Transformers").
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rounds sums to the numbers of a tensor of the same shape.
+/// Rounds sums to the dtype of a tensor of the same shape.
 template <class T>
 void round_rows(const KernelFamily<T>& family, const DTypeView<T>& sums, const DTypeView<T>& to) {
   for (Index b = 0; b < to.dim(0); ++b)
@@ -19,7 +19,7 @@ void round_rows(const KernelFamily<T>& family, const DTypeView<T>& sums, const D
       family.unpack_rows(reinterpret_cast<const T*>(sums.rows(b, h).data), to.dim(2), to.dim(3), to.rows(b, h));
 }
 
-/// Where a rank adds up its output: the caller's memory, or memory of our own where that has 16 bits, or no
+/// Where a rank accumulates its output: in the caller's memory, or in its own if the caller's is 16-bit or has no
 /// log-sum-exps.
 template <class T>
 class OutputSums {
@@ -37,7 +37,7 @@ class OutputSums {
     }
   }
 
-  /// Rounds what is in our own memory.
+  /// Rounds the sums in its own memory.
   void end(const Options& options) const {
     if (result_.out.dtype() == DType::native) return;
     round_rows(kernel_family<T>(vectors_of(isa_of(options))), out, result_.out);
@@ -54,8 +54,8 @@ class OutputSums {
   KeptLseRests<T> lse_rests;
 };
 
-/// Lets queries, of the tokens `q_tokens`, meet keys, of the tokens `kv_tokens`. `begun`: which parts of the queries
-/// have met keys before. `has_sinks`: whether sinks join before the first keys.
+/// Attends from the queries of the tokens `q_tokens` to the keys of the tokens `kv_tokens`. `begun`: which parts of the
+/// queries have seen keys before. `has_sinks`: whether sinks are added with the first keys.
 template <class Call, class T, class Poll>
 void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_tokens, const DTypeView<const T>& k,
             const DTypeView<const T>& v, const DTypeView<T>& out, const TensorView<T, 3>& lse,
@@ -65,7 +65,7 @@ void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_
   for (std::size_t part = 0; part < begun.size(); ++part) {
     const bool resumes = begun[part];
     const Place place{q_tokens.parts[part], kv_tokens, {}, has_sinks && !resumes};
-    // Queries meet their first keys in any case: without a pass nothing would be written.
+    // The first keys of queries are never skipped: without a pass nothing would be written.
     if (resumes && needed_rows(*call.mods, call.whole, place).empty()) continue;
     begun[part] = true;
     if (place.q.count == 0) continue;
@@ -114,7 +114,7 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
     const Parcel own{comm.rank(), part, {0, kv_tokens.parts[static_cast<std::size_t>(part)].count}};
     if (part == 0 || !own.rows.empty()) meet(own, keys->own_keys(own), keys->own_values(own));
   }
-  // A rank that has failed goes on receiving and sending, because the others cannot know.
+  // A rank that has failed continues to receive and send, because the others cannot know.
   for (std::size_t i = 0; i < plan.incoming.size(); ++i) {
     traffic.seconds_waited += wait_for([&] {
       poll();

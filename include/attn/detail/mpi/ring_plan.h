@@ -1,4 +1,4 @@
-// Which keys and values travel to which rank.
+// Plan of which keys and values are sent to which rank.
 #pragma once
 
 #include <algorithm>
@@ -14,15 +14,15 @@
 
 namespace attn::detail {
 
-/// Some rows of a rank's keys and values, which the queries of another rank meet together.
+/// Some rows of a rank's keys and values that are sent to another rank, and processed there, together.
 struct Parcel {
-  int rank;    ///< whose keys, or whose queries
+  int rank;    ///< rank of the keys, or of the queries
   int part;    ///< which part of that rank's tokens; see RankTokens
   Range rows;  ///< rows of that part
 };
 
-/// What a rank tells another one before keys travel: the rows that it needs of each part of the other's tokens, and
-/// what its mods say of some pairs.
+/// Sent from each rank to every other one before any keys: the rows that it needs of each part of the other's tokens,
+/// and samples of its mods.
 struct Need {
   std::array<std::int64_t, 4> bounds{};  ///< of two ranges
   std::int64_t masks = 0;                ///< a hash
@@ -39,16 +39,16 @@ struct Need {
   }
 };
 
-/// How many parcels a rank's rows of one part travel in. A parcel has at most half of what the rank holds, so that two
-/// of them under way take no more memory than all of its keys. Few rows travel whole: 512 keys are work for a
-/// millisecond, in which the next arrive.
+/// Returns the number of parcels in which a rank's rows of one part are sent. A parcel has at most half of the rank's
+/// rows, or 512 if that is more. So two parcels under way take no more memory than all keys of the rank, or 1024 keys.
+/// 512 keys take a millisecond to process, during which the next ones arrive.
 inline Index parcels_of(Index rows, Index rows_of_rank) {
   constexpr Index kShort = 512;
   const Index longest = std::max(ceil_div(rows_of_rank, 2), kShort);
   return ceil_div(rows, longest);
 }
 
-/// Adds the parcels of a rank's keys that `need` asks for.
+/// Adds the parcels of a rank's keys that `need` requests.
 inline void add_parcels(std::vector<Parcel>& parcels, int rank, const Need& need, Index rows_of_rank) {
   for (int part = 0; part < 2; ++part) {
     const Range rows = need.rows(part);
@@ -59,7 +59,7 @@ inline void add_parcels(std::vector<Parcel>& parcels, int rank, const Need& need
   }
 }
 
-/// The rows of some keys that some queries may need, as the hints of the mods say: a hull over all heads.
+/// Returns the rows of some keys that some queries may need, according to the hints of the mods: a hull over all heads.
 template <class Mods>
 Range needed_rows(const Mods& mods, const Problem& whole, const Place& place) {
   const Range all{0, place.kv.count};
@@ -78,8 +78,8 @@ Range needed_rows(const Mods& mods, const Problem& whole, const Place& place) {
   return needed;
 }
 
-/// What the mods of a call say of some pairs, for ranks to compare. Masks and dropout must agree to the bit; scores may
-/// come from other mathematical functions on another machine, and are compared roughly.
+/// Samples what the mods of a call return for some pairs, for ranks to compare. Masks and dropout must agree exactly;
+/// scores may come from other mathematical functions on another machine, and are compared roughly.
 template <class Mods>
 void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
   Hash hash;
@@ -91,7 +91,7 @@ void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
     });
     for (Index head = 0; head < whole.heads; ++head) hash.add(mods.of(0).sink(head));
   }
-  std::uint64_t random = 0x9e3779b97f4a7c15u;  // any odd number: the same pairs on all ranks
+  std::uint64_t random = 0x9e3779b97f4a7c15u;  // any odd number; all ranks draw the same pairs
   const auto draw = [&](Index below) {
     random = random * 6364136223846793005u + 1442695040888963407u;
     return static_cast<Index>((random >> 33) % static_cast<std::uint64_t>(below));
@@ -109,7 +109,7 @@ void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
       hash.add(static_cast<std::int64_t>(visited.end));
     }
     if constexpr (Mods::kHasScores) {
-      constexpr float kScores[] = {1, -9, 70, 600};  // what is near 0 passes many mods unchanged
+      constexpr float kScores[] = {1, -9, 70, 600};  // many mods leave scores near 0 unchanged
       if (i < static_cast<int>(need.scores.size()))
         need.scores[static_cast<std::size_t>(i)] = static_cast<double>(own.score(kScores[i], p));
     }
@@ -123,8 +123,8 @@ inline bool is_same_score(double a, double b) {
   return a == b || std::abs(a - b) <= 1e-3 * std::max(std::abs(a), std::abs(b)) + 1e-6;
 }
 
-/// Refuses a call on all ranks if one of them has failed so far, or if mods say different things. `each`: what each
-/// rank has told this one.
+/// Refuses a call on all ranks if one of them has failed so far, or if their mods differ. `each`: what each rank has
+/// sent to this one.
 inline void compare_needs(const Communicator& comm, const std::vector<Need>& each, const Failure& failure) {
   for (std::size_t r = 0; r < each.size(); ++r)
     if (each[r].failed != 0) refuse_together(comm, static_cast<int>(r), each[r].failed == 1, failure);
@@ -133,18 +133,17 @@ inline void compare_needs(const Communicator& comm, const std::vector<Need>& eac
     require(each[r].masks == first.masks &&
                 std::equal(first.scores.begin(), first.scores.end(), each[r].scores.begin(), is_same_score),
             "ranks disagree: the mods of rank ", r,
-            " and of rank 0 have the same type, but say different things of the "
-            "same pairs");
+            " and rank 0 have the same type, but treat the same pairs differently");
 }
 
-/// The keys that come to this rank, and its own keys that go to others, in the order in which they are worked on: step
-/// s brings keys from rank - s, and takes own ones to rank + s. A rank says itself what it needs, and the others send
-/// that. So masks that differ in spite of all checks would give wrong results, but no rank would wait for ever.
+/// The keys that this rank receives, and those that it sends, in the order in which they are processed: step
+/// s receives keys from rank - s, and sends this rank's to rank + s. Each rank says what it needs, and the others send
+/// that. So masks that differ in spite of all checks would give wrong results, but no rank would wait forever.
 struct RingPlan {
   std::vector<Parcel> incoming, outgoing;
   Index most_rows = 0;  ///< of an incoming parcel
 
-  /// `needs`: the needs of each rank. @throws std::invalid_argument as compare_needs() does.
+  /// `needs`: what this rank needs from each rank. @throws std::invalid_argument as compare_needs() does.
   RingPlan(const Communicator& comm, const std::vector<Need>& needs, const Failure& failure, mpi::Layout layout,
            Index kv_len) {
     const std::vector<Need> others = comm.exchanged(needs);

@@ -1,4 +1,4 @@
-// Tensors cut into the rows of ranks, and put together again.
+// Scatters tensors over ranks, and gathers them again.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace attn::detail {
 
-/// A tensor of tokens as (batch, heads, len, dim); it may be (len, dim), which is one head, or (batch, heads, len), of
-/// numbers.
+/// Returns a tensor of tokens as (batch, heads, len, dim). It may be (len, dim), which is one head, or (batch, heads,
+/// len), with one number per token.
 template <class T>
 TensorView<T, 4> tokens_view(const TensorView<T, 2>& t) {
   return t.unsqueeze(0).unsqueeze(0);
@@ -23,10 +23,10 @@ template <class T>
 const TensorView<T, 4>& tokens_view(const TensorView<T, 4>& t) {
   return t;
 }
-/// The dimension of tokens in a tensor of some rank.
+/// Returns the token dimension of a tensor with `rank` dimensions.
 constexpr int token_dimension(int rank) { return rank == 2 ? 0 : 2; }
 
-/// The rows of a tensor that are some tokens.
+/// Returns the rows of some tokens of a tensor.
 template <class T>
 TensorView<T, 4> rows_at(const TensorView<T, 4>& t, const Progression& tokens) {
   Shape<4> shape = t.shape(), strides = t.strides();
@@ -34,19 +34,19 @@ TensorView<T, 4> rows_at(const TensorView<T, 4>& t, const Progression& tokens) {
   strides[2] = tokens.count > 1 ? t.stride(2) * tokens.step : t.stride(2);
   return t.part(tokens.count == 0 || t.data() == nullptr ? 0 : tokens.first * t.stride(2), shape, strides);
 }
-/// A rank's rows of one of its parts, in the memory of the rank.
+/// Returns the rows of one part of a rank's tokens, in the memory of that rank.
 template <class T>
 TensorView<T, 4> rows_of_rank(const TensorView<T, 4>& own, const RankTokens& tokens, int part) {
   const Index first = tokens.first_row(part);
   return own.slice(2, first, first + tokens.parts[static_cast<std::size_t>(part)].count);
 }
 
-/// Rows as bytes for messages, where it does not matter what their numbers are.
+/// Returns rows as bytes for messages, regardless of their scalar type.
 template <class T>
 auto as_bytes(const TensorView<T, 4>& t) {
   using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
   static_assert(std::is_trivially_copyable_v<T>);
-  // In bytes, with a row of numbers as a row of bytes where they lie together.
+  // Has the members that RowsType reads.
   struct Bytes {
     Byte* data_;
     Shape<4> shape, strides;
@@ -54,7 +54,7 @@ auto as_bytes(const TensorView<T, 4>& t) {
     Byte* data() const { return data_; }
     Index dim(int i) const { return shape[static_cast<std::size_t>(i)]; }
     Index stride(int i) const { return strides[static_cast<std::size_t>(i)]; }
-    Index size_of_number() const { return static_cast<Index>(sizeof(T)); }
+    Index size_of_element() const { return static_cast<Index>(sizeof(T)); }
   };
   return Bytes{reinterpret_cast<Byte*>(t.data()), t.shape(), t.strides()};
 }
@@ -68,14 +68,15 @@ void copy_rows(const TensorView<T, 4>& to, const TensorView<const T, 4>& from) {
         for (Index j = 0; j < to.dim(3); ++j) to(b, h, i, j) = from(b, h, i, j);
 }
 
-/// The shape of the whole as each rank knows it, from what it holds.
+/// The shape that a rank passes, which all ranks compare.
 struct ShapeTerms {
   std::int64_t operation = 0, rank = 0, root = -1;
   std::array<std::int64_t, 4> shape{};  ///< (batch, heads, len, dim)
 };
 
-/// Compares the shapes of all ranks in all dimensions but that of tokens. `summed`: lengths are added up, otherwise
-/// they are compared. With a root, the others' shapes do not count.
+/// Returns the shape of the whole tensor. If `summed`, all dimensions but that of tokens must agree, and the lengths
+/// are summed. Otherwise, with a root, it is the root's shape, and the other ranks' shapes are ignored; without a root
+/// (-1), all shapes must agree.
 inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, int rank, const Shape<4>& own, int root,
                              bool summed) {
   Hash hash;
@@ -85,11 +86,11 @@ inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, in
   const std::vector<ShapeTerms> all = comm.all(terms);
   for (std::size_t r = 0; r < all.size(); ++r) {
     require(all[r].operation == all[0].operation && all[r].rank == all[0].rank, "ranks disagree: rank ", r,
-            " calls another function than rank 0, or with a tensor of another rank");
+            " calls a different function from rank 0, or passes a tensor with a different number of dimensions");
     require(all[r].root == all[0].root, operation, ": the root is ", all[0].root, " on rank 0, ", all[r].root,
             " on rank ", r);
   }
-  require(root >= -1 && root < comm.ranks(), operation, ": the root is ", root, ", and there are ", comm.ranks(),
+  require(root >= -1 && root < comm.ranks(), operation, ": root ", root, " is out of range; there are ", comm.ranks(),
           " ranks");
   const auto shape_of = [&](std::size_t r) {
     Shape<4> shape;
@@ -108,7 +109,7 @@ inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, in
   return whole;
 }
 
-/// A rank's rows of a tensor that all ranks hold (root -1), or that the root holds.
+/// Returns a rank's rows of a tensor that all ranks hold (root -1), or that the root holds.
 template <class T>
 Tensor<T, 4> scatter(const Communicator& comm, mpi::Layout layout, const TensorView<const T, 4>& tensor, int rank,
                      int root) {
@@ -116,24 +117,24 @@ Tensor<T, 4> scatter(const Communicator& comm, mpi::Layout layout, const TensorV
   const auto tokens_of_rank = [&](int r) { return RankTokens(layout, whole[2], r, comm.ranks()); };
   const RankTokens own = tokens_of_rank(comm.rank());
   auto rows = Tensor<T, 4>::uninitialized({whole[0], whole[1], own.rows(), whole[3]});
-  int under_way = 0;
+  int pending = 0;
   Messages messages(comm);
   for (int part = 0; part < 2; ++part) {
     const auto to = rows_of_rank(rows.view(), own, part);
     if (root < 0 || root == comm.rank())
       copy_rows(to, rows_at(tensor, own.parts[static_cast<std::size_t>(part)]));
     else
-      messages.receive(as_bytes(to), root, MessageKind::rows, under_way);
+      messages.receive(as_bytes(to), root, MessageKind::rows, pending);
     for (int r = 0; root == comm.rank() && r < comm.ranks(); ++r)
       if (r != root)
         messages.send(as_bytes(rows_at(tensor, tokens_of_rank(r).parts[static_cast<std::size_t>(part)])), r,
-                      MessageKind::rows, under_way);
+                      MessageKind::rows, pending);
   }
-  messages.finish(under_way);
+  messages.finish(pending);
   return rows;
 }
 
-/// The reverse of scatter(): the whole on all ranks (root -1), or on the root; empty on the others.
+/// Reverses scatter(): returns the whole on all ranks (root -1), or on the root; empty on the others.
 template <class T>
 Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorView<const T, 4>& own_rows, int rank,
                     int root) {
@@ -143,13 +144,13 @@ Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorVi
   std::vector<std::int64_t> rows = comm.all(static_cast<std::int64_t>(own_rows.dim(2)));
   for (int r = 0; r < comm.ranks(); ++r)
     require(static_cast<Index>(rows[static_cast<std::size_t>(r)]) == tokens_of_rank(r).rows(), "gather: rank ", r,
-            " has ", rows[static_cast<std::size_t>(r)], " rows; of ", whole[2], " tokens on ", comm.ranks(),
-            " ranks the layout gives it ", tokens_of_rank(r).rows());
+            " has ", rows[static_cast<std::size_t>(r)], " rows, but the layout gives it ", tokens_of_rank(r).rows(),
+            " of ", whole[2], " tokens on ", comm.ranks(), " ranks");
   const bool gets = root < 0 || root == comm.rank();
   Tensor<T, 4> tensor = gets ? Tensor<T, 4>::uninitialized(whole) : Tensor<T, 4>();
-  int under_way = 0;
+  int pending = 0;
   Messages messages(comm);
-  // To all ranks: each sends its rows to the next rank that lacks them, so that every link carries as much.
+  // In each step every rank sends its rows to a different rank, so that all links carry the same load.
   for (int step = 0; step < comm.ranks(); ++step)
     for (int part = 0; part < 2; ++part) {
       const int from = (comm.rank() + comm.ranks() - step) % comm.ranks(), to = (comm.rank() + step) % comm.ranks();
@@ -161,11 +162,11 @@ Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorVi
       }
       if (gets)
         messages.receive(as_bytes(rows_at(tensor.view(), tokens_of_rank(from).parts[static_cast<std::size_t>(part)])),
-                         from, MessageKind::rows, under_way);
+                         from, MessageKind::rows, pending);
       if (root < 0 || to == root)
-        messages.send(as_bytes(rows_of_rank(own_rows, own, part)), to, MessageKind::rows, under_way);
+        messages.send(as_bytes(rows_of_rank(own_rows, own, part)), to, MessageKind::rows, pending);
     }
-  messages.finish(under_way);
+  messages.finish(pending);
   return tensor;
 }
 

@@ -1,4 +1,4 @@
-// Which tokens of a text a rank holds.
+// Distribution of the tokens of a sequence over ranks.
 #pragma once
 
 #include <array>
@@ -7,21 +7,21 @@
 
 namespace attn::mpi {
 
-/// Which tokens of a text each rank holds, in ascending order. Any length will do; ranks may have no token at all.
+/// Which tokens of a sequence each rank holds, in ascending order. Any length is allowed; ranks may have no tokens.
 ///
 ///     8 tokens, 2 ranks     contiguous  0 0 0 0 1 1 1 1
 ///                           zigzag      0 0 1 1 1 1 0 0
 ///                           striped     0 1 0 1 0 1 0 1
 enum class Layout {
-  /// Rank r of P holds the tokens from r/P to (r + 1)/P of the length. Windows need neighbours only. With a causal mask
-  /// the last rank has P times the pairs of the first one, and all wait for it.
+  /// Rank r of P holds the tokens from r/P to (r + 1)/P of the length. Windows need only neighbouring ranks. With a
+  /// causal mask the last rank has 2P - 1 times the pairs of the first one, and all wait for it.
   contiguous,
-  /// Of 2P pieces, rank r holds number r and number 2P - 1 - r, so that a causal mask leaves all ranks as much work
+  /// Of 2P pieces, rank r holds pieces r and 2P - 1 - r, so that a causal mask gives all ranks the same amount of work
   /// (Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2).
   zigzag,
-  /// Token t is on rank t mod P (Brandon et al. 2023, "Striped Attention"): the work is even with any mask, also one
-  /// that skips parts of the text, and ranks stay even while a text grows. But every tile of a causal mask's diagonal
-  /// is kept in part, and windows need keys of all ranks.
+  /// Token t is on rank t mod P (Brandon et al. 2023, "Striped Attention"): the work is even with any mask, including
+  /// one that skips parts of the sequence, and stays even while a sequence grows. But every tile on a causal mask's
+  /// diagonal is partly masked, and windows need keys of all ranks.
   striped,
 };
 
@@ -29,20 +29,21 @@ enum class Layout {
 
 namespace attn::detail {
 
-/// Tokens at equal distances: first, first + step, …
+/// Equally spaced tokens: first, first + step, …
 struct Progression {
   Index first = 0, step = 1, count = 0;
 
   constexpr Index operator[](Index i) const { return first + step * i; }
 };
 
-/// The tokens of one rank of a text of `len`: one progression, or two, of which either may be empty. Its rows are those
-/// of the first and then those of the second.
+/// The tokens of one rank, of a sequence of `len`: one progression, or two, of which either may be empty. Its rows are
+/// those of the first and then those of the second.
 struct RankTokens {
   std::array<Progression, 2> parts;
 
   RankTokens(mpi::Layout layout, Index len, Index rank, Index ranks) {
-    // Piece c of n is [begin(c), begin(c + 1)). Quotient and remainder apart, so that no product overflows.
+    // Piece c of n is [begin(c), begin(c + 1)). Quotient and remainder are multiplied separately, so that no product
+    // overflows.
     const auto piece = [len](Index c, Index n) {
       const auto begin = [&](Index i) { return len / n * i + len % n * i / n; };
       return Progression{begin(c), 1, begin(c + 1) - begin(c)};
@@ -52,7 +53,7 @@ struct RankTokens {
         parts[0] = piece(rank, ranks);
         break;
       case mpi::Layout::zigzag:
-        // Neighbouring pieces of a rank stay apart: what others need of each has a hull of its own.
+        // Neighbouring pieces of a rank stay separate: each has its own hull of the rows that others need.
         parts = {piece(rank, 2 * ranks), piece(2 * ranks - 1 - rank, 2 * ranks)};
         break;
       case mpi::Layout::striped:
@@ -62,9 +63,9 @@ struct RankTokens {
   }
 
   Index rows() const { return parts[0].count + parts[1].count; }
-  /// The number of the first row of a part.
+  /// Returns the index of the first row of a part.
   Index first_row(int part) const { return part == 0 ? 0 : parts[0].count; }
-  /// The token of a row.
+  /// Returns the token of a row.
   Index token(Index row) const { return row < parts[0].count ? parts[0][row] : parts[1][row - parts[0].count]; }
 };
 

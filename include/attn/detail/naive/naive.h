@@ -1,4 +1,4 @@
-// Attention by its definition. Reads like the formula; the yardstick for speed and the reference for numbers.
+// Attention by its definition. It reads like the formula, and is the baseline for speed and the reference for results.
 #pragma once
 
 #include <cmath>
@@ -17,37 +17,36 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// One head of a tensor, where numbers are as they are computed with.
+/// One head of a tensor that is stored as T.
 template <class T>
 using NaiveHead = typename TensorView<const T, 2>::MatrixMap;
 
-/// A score that is no product of query and key, by its definition.
+/// A score other than the dot product of query and key, by its definition.
 template <class T>
 class NaiveScore {
  public:
   virtual ~NaiveScore() = default;
 
-  /// The scores (q_len, kv_len) of a head.
+  /// Computes the scores (q_len, kv_len) of a head.
   virtual void form(const NaiveHead<T>& q, const NaiveHead<T>& k, Index head,
                     Eigen::Map<RowMajor<T>>& scores) const = 0;
 
-  /// From the gradients of scores, which are 0 where a pair is dropped, it computes the gradient of the queries and
-  /// adds to those of keys and parameters.
+  /// Computes the gradient of the queries and adds to those of keys and parameters. The gradients of scores are 0 for
+  /// dropped pairs.
   virtual void gradients(const RowMajor<T>& grad_scores, const RowMajor<T>& q, const RowMajor<T>& k, Index head,
                          RowMajor<T>& grad_query, RowMajor<T>& grad_key) const = 0;
 };
 
-/// The mods of a call as naive() sees them, whatever their types: everything else here is compiled once for each
-/// scalar.
+/// The mods of a call with their types erased, so that everything else here is compiled once per scalar type.
 template <class T>
 struct NaiveMods {
-  /// Replaces the scores of a head by the modded ones, and the score of a dropped pair by -inf. Null: there are no
-  /// mods.
+  /// Replaces the scores of a head with the modded ones, and the score of a dropped pair with -inf. Null if there are
+  /// no mods.
   std::function<void(Eigen::Map<RowMajor<T>>& scores, Index batch, Index head)> apply;
   std::function<double(Index head)> sink;
-  /// The factors (q_len, kv_len) that dropout multiplies the weights of a head by. Null: there is no dropout.
+  /// Returns the factors (q_len, kv_len) that dropout multiplies the weights of a head by. Null if there is no dropout.
   std::function<RowMajor<T>(Index batch, Index head)> factors;
-  const NaiveScore<T>* score = nullptr;  ///< null: the product of query and key, scaled
+  const NaiveScore<T>* score = nullptr;  ///< null: the scaled dot product of query and key
 };
 
 template <class T, class Mods>
@@ -77,13 +76,13 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
   return erased;
 }
 
-/// Each row of scores becomes its softmax, with one more term e^sink in the denominator; fills in the log-sum-exp of
-/// each row. Without a kept pair: weights 0, lse `sink`, which is -inf where there is none. Calls seen(row, max, sum)
-/// for all other rows.
+/// Replaces each row of scores with its softmax, with one more term e^sink in the denominator, and fills in the
+/// log-sum-exp of each row. A row without a kept pair gets weights 0 and lse `sink`, which is -inf if there is no sink.
+/// Calls seen(row, max, sum) for all rows whose lse is not -inf.
 template <class Scores, class Lse, class Seen = void (*)(Index, typename Scores::Scalar, typename Scores::Scalar)>
 void softmax_rows(
     Scores& scores, typename Scores::Scalar sink, Lse&& lse, const Seen& seen = [](Index, auto, auto) {}) {
-  using std::exp, std::log;  // of dual numbers, where second derivatives are wanted, there are others
+  using std::exp, std::log;  // dual numbers, used for second derivatives, have their own
   using T = typename Scores::Scalar;
   constexpr T kInf = std::numeric_limits<T>::infinity();
   for (Index i = 0; i < scores.rows(); ++i) {
@@ -96,8 +95,8 @@ void softmax_rows(
       continue;
     }
     row = (row - max).exp();
-    // Eigen's vectorised exp() returns a tiny number instead of 0, and denormal numbers are slow. They are set to
-    // exactly 0. A select() would do the same, but stops Eigen 3.4 from vectorising.
+    // Eigen's vectorised exp() returns a tiny number instead of 0, and denormal numbers are slow. Such results are set
+    // to exactly 0. A select() would do the same, but stops Eigen 3.4 from vectorising.
     row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
     const T sum = row.sum() + exp(sink - max);
     row /= sum;
@@ -106,7 +105,7 @@ void softmax_rows(
   }
 }
 
-/// What rounding took from max + log(sum); of dual numbers, which have no further digits, 0.
+/// Returns the part of max + log(sum) lost to rounding; 0 for dual numbers, which have no extra digits.
 template <class T>
 T rest_of_lse(T max, T sum) {
   if constexpr (std::is_floating_point_v<T>)
@@ -115,7 +114,7 @@ T rest_of_lse(T max, T sum) {
     return T(0);
 }
 
-/// Each score becomes 1 / (1 + e^-(score + bias)); a dropped pair, whose score is -inf, becomes 0.
+/// Replaces each score with 1 / (1 + e^-(score + bias)), which is 0 for a dropped pair, whose score is -inf.
 template <class Scores>
 void sigmoid_of(Scores& scores, double bias) {
   using std::exp;
@@ -124,14 +123,15 @@ void sigmoid_of(Scores& scores, double bias) {
   scores = scores.unaryExpr([added](T x) { return T(1) / (T(1) + exp(-(x + added))); });
 }
 
-/// Rounds the weights once, before the value product, as a tensor of 16 bits holds them.
+/// Rounds the weights once, before the value product, to the values that a 16-bit tensor would hold.
 template <class Weights>
 void round_weights(Weights& weights, DType dtype) {
   using T = typename Weights::Scalar;
   if (dtype != DType::native) weights = weights.unaryExpr([dtype](T w) { return rounded(dtype, w); });
 }
 
-/// weights * value over the kept pairs only: 0 * NaN is NaN, so a dropped pair must not even be multiplied.
+/// Computes weights * value over the kept pairs only: 0 * NaN is NaN, so dropped pairs must be skipped, not multiplied
+/// by 0.
 template <class Weights, class Kept, class Value, class Out>
 void weighted_sum_of_kept(const Weights& weights, const Kept& kept, const Value& value, Out&& out) {
   out.setZero();
@@ -140,7 +140,7 @@ void weighted_sum_of_kept(const Weights& weights, const Kept& kept, const Value&
       if (kept(i, j)) out.row(i) += weights(i, j) * value.row(j);
 }
 
-/// One head as numbers T: where it lies, or in `copy` if it has 16 bits.
+/// One head as elements T: in place, or converted into `copy` if it is stored in a different type.
 template <class T>
 auto head_of(const DTypeView<const T>& t, Index batch, Index head, RowMajor<T>& copy) {
   if (t.dtype() == DType::native) return t.matrix(batch, head);
@@ -151,7 +151,7 @@ auto head_of(const DTypeView<const T>& t, Index batch, Index head, RowMajor<T>& 
   return TensorView<const T, 2>(copy.data(), {copy.rows(), copy.cols()}).matrix();
 }
 
-/// Writes one head, rounded to what the tensor holds.
+/// Stores one head, rounded to the tensor's type.
 template <class T, class X>
 void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
   const RowsToWrite rows = to.rows(batch, head);
@@ -159,15 +159,15 @@ void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
     for (Index j = 0; j < x.cols(); ++j) store_number<T>(rows, i, j, x(i, j));
 }
 
-/// One head: query (q_len, head_dim), key (kv_len, head_dim), value (kv_len, v_dim). Every call of the library computes
-/// this, whatever its path:
+/// Computes one head: query (q_len, head_dim), key (kv_len, head_dim), value (kv_len, v_dim). Every call of the library
+/// computes this, whatever its path:
 ///
 ///     1. scores   = scale * query * keyᵀ                        (q_len, kv_len)
 ///     2. scores   = mods(scores), -inf where a pair is dropped
 ///     3. weights  = softmax of each row, and its lse            (q_len, kv_len) and (q_len)
 ///     4. out      = (weights * dropout's factors) * value       (q_len, v_dim)
 ///
-/// `weights` holds the scores on the way, and at last the weights as `dtype` has them.
+/// `weights` first holds the scores, and finally the weights, rounded to `dtype`.
 template <class T, class Matrix, class Out, class Lse>
 void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMods<T>& mods, const Problem& problem,
                 Index batch, Index head, DType dtype, Eigen::Map<RowMajor<T>>& weights, Out&& out, Lse&& lse,
@@ -176,8 +176,8 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
   if (mods.score) {
     mods.score->form(q, k, head, weights);
   } else {
-    // The scale goes into the queries: scaling the product, as formulas are usually written, is a second pass over
-    // q_len x kv_len numbers.
+    // Scales the queries: scaling the product, as the formula is usually written, would take another pass over q_len x
+    // kv_len elements.
     const RowMajor<T> scaled = static_cast<T>(problem.scale) * q;
     weights.noalias() = scaled * k.transpose();
   }
@@ -204,14 +204,15 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
     out.noalias() = weights * v;
 }
 
-/// What a call takes by matrices. Without compiler flags, Eigen's products have a quarter of the speed of the kernels.
+/// The work of a call on the naive path. Without compiler flags, Eigen's products run at a quarter of the speed of the
+/// kernels.
 inline Work naive_work(const Problem& problem) {
   return {8 * static_cast<double>(problem.batch * problem.heads) * static_cast<double>(problem.q_len) *
           static_cast<double>(problem.kv_len) * static_cast<double>(problem.head_dim + problem.v_dim)};
 }
 
-/// All heads, each a task. Null lse or weights are not wanted; without weights each worker keeps those of one head at a
-/// time.
+/// Computes all heads, each as a task. lse and weights are null if not requested; without weights, each worker holds
+/// those of one head at a time.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const KeptLseRests<T>& lse_rests,
            const DTypeView<T>& weights, const DTypeView<const T>& q, const DTypeView<const T>& k,

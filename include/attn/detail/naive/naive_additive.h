@@ -7,7 +7,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Where the gradients of parameters are added up, each in the shape of its parameter.
+/// The sums of the gradients of parameters, each in the shape of its parameter.
 template <class T>
 struct AdditiveSums {
   HeadParameter<T> query_weight, key_weight, score_weight, bias;
@@ -43,7 +43,7 @@ struct AdditiveSums {
 template <class T>
 class NaiveAdditive final : public NaiveScore<T> {
  public:
-  /// Null sums: no gradients are asked for.
+  /// `sums` is null if no gradients are requested.
   explicit NaiveAdditive(const AdditiveParameters<T>& parameters, AdditiveSums<T>* sums = nullptr)
       : p_(parameters), sums_(sums) {}
 
@@ -99,8 +99,8 @@ class NaiveAdditive final : public NaiveScore<T> {
     return k;
   }
 
-  /// The gradient of x, given that of x * weightᵀ. That of the weight is added up, row by row: a row without gradient
-  /// may hold anything.
+  /// Returns the gradient of x, given that of x * weightᵀ. Adds to the gradient of the weight row by row: a row of x
+  /// whose gradient is 0 may hold anything.
   RowMajor<T> through(const HeadParameter<T>& weight, Index head, const RowMajor<T>& grad, const RowMajor<T>& x,
                       HeadParameter<T>& sum) const {
     if (!weight.is_given()) return grad;

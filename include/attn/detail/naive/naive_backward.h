@@ -1,4 +1,4 @@
-// The gradients of attention by their definition. What the backward pass is tested against.
+// The gradients of attention by their definition: the reference for tests of the backward pass.
 #pragma once
 
 #include "attn/detail/mods/learned_mods.h"
@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Replaces the scores of a head by the modded ones, -inf where a pair is dropped; `slopes` becomes the derivative of
-/// each modded score by its score. Null: no score is changed.
+/// Replaces the scores of a head with the modded ones, -inf for dropped pairs, and sets `slopes` to the derivative of
+/// each modded score with respect to the score. Null if no score is changed.
 template <class T>
 using NaiveSlopes = std::function<void(Eigen::Map<RowMajor<T>>& scores, RowMajor<T>& slopes, Index batch, Index head)>;
 
@@ -38,7 +38,7 @@ NaiveSlopes<T> naive_slopes(const Mods& mods, const Problem& problem) {
   }
 }
 
-/// left * right over the kept pairs only: see weighted_sum_of_kept().
+/// Returns pairs * rows over the kept pairs only; see weighted_sum_of_kept().
 template <class Pairs, class Kept, class Rows>
 RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept& kept, const Rows& rows) {
   RowMajor<typename Rows::Scalar> sum(pairs.rows(), rows.cols());
@@ -46,20 +46,20 @@ RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept
   return sum;
 }
 
-/// The gradients of one head are added to grad_key (kv_len, head_dim) and grad_value (kv_len, v_dim), which heads may
-/// share, and put into grad_query (q_len, head_dim).
+/// Computes the gradients of one head. Adds to grad_key (kv_len, head_dim) and grad_value (kv_len, v_dim), which heads
+/// may share, and sets grad_query (q_len, head_dim).
 ///
 ///     scores   X  = mods(scale * Q Kᵀ)                    (q_len, kv_len)
 ///     weights  P  = softmax of each row of X
 ///     out      O  = (P * Z) V                             Z: the factors of dropout, 1 without
 ///
-/// backwards, with dO for the gradient of out and dL for that of the log-sum-exp:
+/// Backwards, with dO for the gradient of out and dL for that of the log-sum-exp:
 ///
 ///     dV = (P * Z)ᵀ dO
 ///     dP = dO Vᵀ * Z
-///     dX = P * (dP - rows' sums of P * dP + dL)           the softmax has the Jacobian diag(p) - p pᵀ, the log-sum-exp
+///     dX = P * (dP - row sums of P * dP + dL)             the softmax has the Jacobian diag(p) - p pᵀ, the log-sum-exp
 ///                                                         p (Dao et al. 2022, appendix B.2)
-/// where weights are sigmoids of X, dX = P * (1 - P) * dP, and then
+/// If weights are sigmoids of X, dX = P * (1 - P) * dP. Then
 ///
 ///     dS = dX * slopes of the mods
 ///     dQ = scale * dS K,   dK = scale * dSᵀ Q
@@ -90,7 +90,7 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
       weights.array() != -std::numeric_limits<T>::infinity();
   Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len), lse_rests;
   lse_rests.setZero(problem.q_len);
-  RowMajor<T> rest;  // 1 - weights, where these are sigmoids
+  RowMajor<T> rest;  // 1 - weights, if these are sigmoids
   if (problem.sigmoid_bias) {
     rest = -weights;
     sigmoid_of(rest, -*problem.sigmoid_bias);
@@ -141,7 +141,7 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   grad_key.noalias() += grad.transpose() * scaled;
 }
 
-/// One head as numbers T, copied.
+/// Copies one head, converted to T.
 template <class T>
 RowMajor<T> copied_head(const DTypeView<const T>& t, Index batch, Index head) {
   RowMajor<T> copy(t.dim(2), t.dim(3));
@@ -151,14 +151,14 @@ RowMajor<T> copied_head(const DTypeView<const T>& t, Index batch, Index head) {
   return copy;
 }
 
-/// All heads. Those that share a key and value head are one task, and run in turn. Null grad_lse: zero.
+/// Computes all heads. Those that share a key and value head are one task, and run in turn. Null grad_lse: zero.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, const DTypeView<T>& grad_v,
                     const DTypeView<const T>& grad_out, const TensorView<const T, 3>& grad_lse,
                     const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
                     const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes, const LearnedMods<T>* learned,
                     const Problem& problem, const Executor& given_executor) {
-  // Heads in turn where they add to the same numbers.
+  // Heads run in turn if they add to the same parameter gradients.
   const Executor executor = learned || mods.score ? serial() : given_executor;
   const Workers workers(naive_work(problem), executor);
   std::vector<GradientSum<T>> sums(static_cast<std::size_t>(learned ? learned->slots() + learned->sinks() : 0), 0);

@@ -1,4 +1,4 @@
-// The directional derivative of attention by its definition. What the forward mode is tested against.
+// The directional derivative of attention by its definition: the reference for tests of forward mode.
 #pragma once
 
 #include "attn/detail/naive/naive_backward.h"
@@ -6,16 +6,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Query, key and value of one head, or the directions they move in.
+/// Query, key and value of one head, or their directions.
 template <class T>
 struct HeadInputs {
   RowMajor<T> q, k, v;
 };
 
-/// One head: out (q_len, v_dim) and its tangent. With a dot for the derivative in the direction given,
+/// Computes one head: out (q_len, v_dim) and its tangent. With a dot for the derivative in the given direction,
 ///
 ///     scores   X  = mods(scale * Q Kᵀ)       Ẋ = slopes of the mods * scale * (Q̇ Kᵀ + Q K̇ᵀ)
-///     weights  P  = softmax of each row      Ṗ = P * (Ẋ - rows' sums of P * Ẋ)       (its Jacobian is diag(p) - p pᵀ)
+///     weights  P  = softmax of each row      Ṗ = P * (Ẋ - row sums of P * Ẋ)         (its Jacobian is diag(p) - p pᵀ)
 ///     or weights  P = sigmoid(X + bias)      Ṗ = P * (1 - P) * Ẋ
 ///     out      O  = (P * Z) V                Ȯ = (Ṗ * Z) V + (P * Z) V̇      (Z: the factors of dropout, 1 without)
 template <class T>
@@ -35,7 +35,7 @@ void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, cons
   const bool selects = mods.apply && !(is_finite(x) && is_finite(direction));
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
       weights.array() != -std::numeric_limits<T>::infinity();
-  RowMajor<T> rests;  // of sigmoids: 1 - weights
+  RowMajor<T> rests;  // 1 - weights, if these are sigmoids
   if (problem.sigmoid_bias) {
     rests = -weights;
     sigmoid_of(rests, -*problem.sigmoid_bias);
@@ -68,13 +68,13 @@ void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, cons
   tangent.noalias() += weights * direction.v;
 }
 
-/// Query, key and value of a call, or the directions they move in.
+/// Query, key and value of a call, or their directions.
 template <class T>
 struct InputViews {
   DTypeView<const T> q, k, v;
 };
 
-/// All heads, each a task.
+/// Computes all heads, each as a task.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive_jvp(const DTypeView<T>& out, const DTypeView<T>& tangent, const InputViews<T>& inputs,
                const InputViews<T>& directions, const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes,

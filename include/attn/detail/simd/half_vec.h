@@ -1,4 +1,4 @@
-// Vectors of floats from and to 16 bits, and from 8.
+// Conversions of vectors of floats to and from 16-bit floats, and from 8-bit integers.
 #pragma once
 
 #include <cstring>
@@ -14,19 +14,19 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rounds numbers to bf16, which then stand in the lower half of each lane.
+/// Rounds to bf16 and stores the result in the lower half of each lane.
 template <class Bits, class V>
 ATTN_INLINE void round_to_bf16(Bits& rounded, const V& x) {
   const Bits bits = (Bits)x, is_nan = (Bits)(x != x);
-  // Adds half a unit of the bits that remain, and a little less where they are even. A NaN keeps its upper bits
-  // instead, because the sum could make an inf of it.
+  // Adds half a unit in the last place of the upper 16 bits, or slightly less if they are even (ties to even). A NaN
+  // keeps its upper bits instead, because the addition could turn it into inf.
   const Bits up = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits | 0x400000u) >> 16;
   rounded = (is_nan & quiet) | (~is_nan & up);
 }
 
-/// Conversions of `Bytes` wide vectors of floats. g++ 12 takes __builtin_convertvector apart lane by lane in functions
-/// that it compiles before inlining, and clang 14 checks the registers of inline assembly there. So each compiler gets
-/// the form that it understands.
+/// Conversions of vectors of floats of `Bytes` bytes. These functions lack the instruction set of the kernels that they
+/// are inlined into: there, g++ 12 splits __builtin_convertvector into single lanes, and clang 14 rejects inline
+/// assembly with wide registers. So each compiler gets the form that it handles.
 template <int Bytes>
 struct HalfVec {
   using V = Vec<float, Bytes>;
@@ -34,13 +34,14 @@ struct HalfVec {
   using Bits = typename RawVec<float, Bytes, std::uint32_t>::type;
   static constexpr int kLanes = V::kLanes;
 
-  /// kLanes numbers of 16 bits, exactly.
+  /// Converts kLanes f16 values exactly.
   static ATTN_INLINE V widen_f16(const std::byte* from) {
     if constexpr (Bytes == 16) {
       Bits bits;
       load_upper(bits, from);
       const Bits sign = bits & 0x80000000u, magnitude = (bits ^ sign) >> 3;
-      // The exponent now counts from 2^-127 instead of 2^-15. The highest exponent stands for inf or NaN.
+      // The exponent is still biased by 15 instead of 127, which kShift corrects. The highest exponent means inf or
+      // NaN.
       constexpr float kShift = 0x1p112f;
       const Bits special = (Bits)(magnitude >= (31u << 23)) & 0x7f800000u;
       return {(Raw)((Bits)((Raw)magnitude * kShift) | special | sign)};
@@ -65,7 +66,7 @@ struct HalfVec {
     return {(Raw)bits};
   }
 
-  /// kLanes integers of 8 bits.
+  /// Converts kLanes 8-bit integers.
   static ATTN_INLINE V widen_i8(const std::byte* from) {
     if constexpr (Bytes == 16) {
       Array<float, kLanes> lanes;
@@ -87,7 +88,7 @@ struct HalfVec {
     }
   }
 
-  /// To the nearest, halfway cases to even.
+  /// Rounds to nearest, ties to even.
   static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) {
     if constexpr (Bytes == 16) {
       Array<float, kLanes> lanes;
@@ -121,7 +122,7 @@ struct HalfVec {
     Array<Number, kLanes> numbers;
   };
 
-  /// Puts each number into the upper half of a lane, which makes a float of a bf16.
+  /// Loads 16-bit values into the upper halves of the lanes, which turns bf16 into float.
   static ATTN_INLINE void load_upper(Bits& bits, const std::byte* from) {
     if constexpr (Bytes == 16) {
       typedef std::uint16_t Halves __attribute__((vector_size(16)));
@@ -146,7 +147,8 @@ struct HalfVec {
 };
 
 #if ATTN_NEON
-/// An instruction or two each. FEAT_BF16 has another for narrow_bf16, where the compiler's flags allow it.
+/// NEON conversions of a few instructions each. FEAT_BF16 also has an instruction for narrow_bf16, which needs compiler
+/// flags.
 template <>
 struct HalfVec<16> {
   using V = Vec<float, 16>;

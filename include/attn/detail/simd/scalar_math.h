@@ -1,4 +1,4 @@
-// Functions of one number that compilers can turn into vectors: no branch, no call.
+// Scalar functions that compilers can vectorise: they have no branches and no calls.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The hyperbolic tangent, within 4 units in the last place; NaN stays NaN. std::tanh is a call, ten times as long as
-/// the rest of a pair's work at head_dim 64.
+/// The hyperbolic tangent, within 4 units in the last place; NaN stays NaN. std::tanh is a call, and takes ten times as
+/// long as all other work for a pair at head_dim 64.
 template <class T>
 inline T tanh(T x) {
   if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, double>) {
@@ -36,8 +36,9 @@ inline T tanh(T x) {
   }
 }
 
-/// x + b, and -inf where b is, whatever x: the sum alone would be NaN where x is NaN or +inf. What is added is chosen,
-/// not the sum, so that it is formed for all lanes; a b of NaN compares as -inf does and gives NaN.
+/// x + b, or -inf if b is -inf, whatever x is: the plain sum would be NaN for an x of NaN or +inf. The operand is
+/// selected, not the sum, so that the addition is unconditional and vectorises. A b of NaN compares like -inf and gives
+/// NaN.
 template <class T>
 inline T biased(T x, T b) {
   return (b >= std::numeric_limits<T>::lowest() ? x : T(0)) + b;

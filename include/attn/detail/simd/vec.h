@@ -1,9 +1,9 @@
-// Vectors of lanes as values, in the compilers' own vector extension: one source for all instruction sets.
+// SIMD vectors as value types, built on the compilers' vector extension: one source for all instruction sets.
 //
-// The functions here are forced inline, so they take on the instruction set of the function they end up in, whose
-// `target` attribute decides (see Compiled in detail/simd/vector_sets.h). Vectors are passed by reference and returned
-// by value: as parameters they would have no agreed calling convention, as the only member of a class they are returned
-// by one.
+// The functions here are forced inline, so they use the instruction set of the function that they are inlined into,
+// which its `target` attribute selects (see Compiled in detail/simd/vector_sets.h). Vectors are passed by reference,
+// because vector parameters have no common calling convention; as the only member of a class they can be returned by
+// value.
 #pragma once
 
 #include <cmath>
@@ -33,12 +33,12 @@ inline namespace ATTN_BUILT_FOR {
 template <class X, int n>
 using Array = X[static_cast<std::size_t>(n)];
 
-/// The integer that has the bits of a lane.
+/// The integer type with the size of a lane.
 template <class T>
 using IntOf = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
 
-/// The compilers' vector of U in place of each lane of a vector of T, and the same in memory: unaligned, and allowed to
-/// alias the numbers.
+/// The compilers' vector with a U for each lane of a vector of T, and its form in memory: unaligned, and allowed to
+/// alias the elements.
 template <class T, int Bytes, class U = T, bool = kHasVectors<T>>
 struct RawVec {
   using type = U;
@@ -50,13 +50,13 @@ struct RawVec<T, Bytes, U, true> {
   typedef U InMemory __attribute__((vector_size(Bytes), aligned(alignof(U)), may_alias));
 };
 
-/// What a comparison of vectors gives: for each lane, whether it holds.
+/// The result of comparing vectors, lane by lane.
 template <class T, int Bytes>
 struct Mask {
   std::conditional_t<kHasVectors<T>, typename RawVec<T, Bytes, IntOf<T>>::type, bool> raw;
 };
 
-/// A vector of `Bytes`. Left uninitialised it is indeterminate; Vec{} is 0.
+/// A vector of `Bytes` bytes. Without an initialiser it is indeterminate; Vec{} is 0.
 template <class T, int Bytes>
 struct Vec {
   static constexpr bool kIsVector = kHasVectors<T>;
@@ -68,17 +68,17 @@ struct Vec {
 
   Raw raw;
 
-  // Through a pointer and not memcpy, which makes g++ 12 keep the vector on the stack.
+  // Uses a pointer instead of memcpy, which makes g++ 12 keep the vector on the stack.
   static ATTN_INLINE Vec load(const T* from) { return {*reinterpret_cast<const InMemory*>(from)}; }
   ATTN_INLINE void store(T* to) const { *reinterpret_cast<InMemory*>(to) = raw; }
 
-  /// The same number in every lane. The number must meet a vector in an operation: g++ 12 spells out a vector that is
-  /// only made of copies of a number lane by lane when the function, before it is inlined, lacks the instruction set.
+  /// The same number in every lane. It is added to a vector, because g++ 12 builds a vector of copies of a number lane
+  /// by lane if the function, before it is inlined, lacks the instruction set.
   static ATTN_INLINE Vec broadcast(T value) { return {Raw{} + value}; }
 
-  /// A product that is not rounded yet. With a sum it is one instruction, wherever the instruction set can: clang fuses
-  /// both only if they are in one expression. (Its contract(fast) fuses across functions, but not across the checks of
-  /// a sanitizer, and then the bits of a sum depend on what stands around it.)
+  /// A product that is not rounded yet. With a sum it becomes one instruction, if the instruction set has FMA: clang
+  /// fuses the two only if they are in one expression. (Its contract(fast) fuses across functions, but not across a
+  /// sanitizer's checks, and then the bits of a sum depend on the code around it.)
   template <class Factor>
   struct Product {
     Raw a;
@@ -121,11 +121,11 @@ struct Vec {
 
   /// a where the mask holds, else b.
   friend ATTN_INLINE Vec select(const Mask& mask, const Vec& a, const Vec& b) { return {mask.raw ? a.raw : b.raw}; }
-  /// The larger in every lane; b where one of both is NaN.
+  /// The larger in every lane; b where either is NaN.
   friend ATTN_INLINE Vec max(const Vec& a, const Vec& b) { return {a.raw > b.raw ? a.raw : b.raw}; }
 
-  /// What is read from `next` is read after this vector is formed. g++ for ARM orders a loop's loads before its
-  /// products otherwise, and then keeps sums in memory for want of registers. No instruction.
+  /// Makes reads from `next` follow the computation of this vector. Otherwise g++ for ARM moves a loop's loads before
+  /// its products, and then spills sums for lack of registers. Emits no instruction.
   template <class Pointer>
   ATTN_INLINE void form_before([[maybe_unused]] Pointer& next) {
 #if ATTN_NEON && !defined(__clang__)
@@ -133,17 +133,17 @@ struct Vec {
 #endif
   }
 
-  /// The vector is in a register from here on. g++ that tunes for AMD's Zen (-march=native there) otherwise reads a
-  /// vector from memory again in each product of a loop that it cannot see to be short of loads. No instruction.
+  /// Keeps the vector in a register from here on. Otherwise g++, when it tunes for AMD's Zen (-march=native there),
+  /// loads a vector again for each product in loops that are already limited by loads. Emits no instruction.
   ATTN_INLINE void keep_in_register() {
 #if defined(__x86_64__) && !defined(__clang__)
     if constexpr (kIsVector) asm("" : "+v"(raw));
 #endif
   }
 
-  /// What comes later in the text is computed later. g++ otherwise orders the products of a block by columns, and then
-  /// rows are not read in the order of memory: 64 floats a key came from memory at 0.74 of the speed. On a copy of a
-  /// sum and not on an element of an array, which g++ would store. No instruction.
+  /// Prevents the compiler from moving later code before this point. Otherwise g++ orders the products of a block by
+  /// columns, and rows are not read in memory order: rows of 64 floats were read from memory at 0.74 times the speed.
+  /// Call it on a copy of a sum, not on an element of an array, which g++ would store. Emits no instruction.
   ATTN_INLINE void keep_order() {
 #if defined(__x86_64__) && !defined(__clang__)
     if constexpr (kIsVector) asm volatile("" : "+v"(raw));
@@ -157,25 +157,24 @@ struct Vec {
     else
       return raw;
   }
-  /// The largest lane of numbers that are not NaN.
+  /// The largest lane; no lane may be NaN.
   ATTN_INLINE T largest() const { return fold<kLanes / 2, true>(*this, kAllLanes).first(); }
   /// The sum of all lanes.
   ATTN_INLINE T total() const { return fold<kLanes / 2, false>(*this, kAllLanes).first(); }
 
-  /// Transposes a square of numbers, kLanes vectors of kLanes, by exchanging off-diagonal blocks of 1, 2, 4, … (Eklundh
-  /// 1972).
+  /// Transposes a square of kLanes vectors by exchanging off-diagonal blocks of 1, 2, 4, … (Eklundh 1972).
   static ATTN_INLINE void transpose(Vec* square) { exchange_blocks<1>(square); }
 
-  /// Lane i is the sum of all lanes of vector i of kLanes, which are overwritten. Half as many exchanges as a transpose
-  /// needs.
+  /// Returns the sum of all lanes of vector i in lane i. The kLanes vectors are overwritten. Takes half as many
+  /// exchanges as a transpose.
   static ATTN_INLINE Vec sum_lanes(Vec* vectors) {
     sum_blocks<1>(vectors);
     return vectors[0];
   }
 
   /// e^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN. The error is a few
-  /// eps near 0 and grows with |x|, because log2(e) is one rounded number: to 10 eps at -86 in float and 45 at -696 in
-  /// double, three to five times that without FMA. Such weights are far below an eps of the largest one.
+  /// eps near 0 and grows with |x|, because log2(e) is rounded: to 10 eps at -86 in float and 45 at -696 in double,
+  /// three to five times that without FMA. Such weights are far below an eps of the largest one.
   friend ATTN_INLINE Vec exp(const Vec& x) {
     if constexpr (kIsVector) {
       using C = Exp2Constants<T>;
@@ -184,7 +183,7 @@ struct Vec {
       const Raw f = x.raw * kLog2e + (C::kRound - shifted);
       Raw p = f * C::kPolynomial[C::kDegree] + C::kPolynomial[C::kDegree - 1];
       ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) p = p * f + C::kPolynomial[i];
-      // A product, because adding to the bits of a NaN could make a number of it.
+      // Multiplies instead of adding to the exponent's bits, which could turn a NaN into a number.
       const Raw power = (Raw)((IntRaw)shifted << C::kMantissaBits), r = p * power;
       return {x.raw < C::kSmallest ? Raw{} : r};
     } else {
@@ -192,7 +191,7 @@ struct Vec {
     }
   }
 
-  /// 1 / (1 + e^-x), 0 for -inf, and 1 less that; neither cancels. NaN stays NaN.
+  /// 1 / (1 + e^-x), which is 0 for -inf, and 1 minus that, both without cancellation. NaN stays NaN.
   struct Sigmoid {
     Vec value, rest;
   };
@@ -202,12 +201,13 @@ struct Vec {
     return {select(x < Vec{}, rest, large), select(x < Vec{}, large, rest)};
   }
 
-  /// Within 8 units in the last place, those of the numbers that are less than 1; the sign of zero stays, and so does
-  /// NaN. 13 operations and a division, a third less than detail::tanh(), which is more exact.
+  /// The hyperbolic tangent, within 8 units in the last place; near 1, these are the units of numbers below 1. NaN and
+  /// the sign of zero are preserved. Takes 13 operations and a division, a third less than detail::tanh(), which is
+  /// more accurate.
   friend ATTN_INLINE Vec tanh(const Vec& x) {
     if constexpr (kIsVector) {
       using C = TanhConstants<T>;
-      // The bound stands first, so that a NaN is not replaced by it: one instruction each.
+      // The bound is the first operand, so that a NaN passes through: one instruction each.
       const Vec most = broadcast(C::kIsOne), least = broadcast(-C::kIsOne), below = select(most < x, most, x);
       const Raw y = select(least > below, least, below).raw, square = y * y;
       Raw p = square * C::kP[C::kDegree] + C::kP[C::kDegree - 1],
@@ -251,8 +251,8 @@ struct Vec {
       sum_blocks<2 * kBlock>(vectors);
     }
   }
-  /// a = the sums of what exchange() makes of a and b. A blend, which most units can do, takes the place of an
-  /// exchange, which few can, where there are blends.
+  /// a = the sum of a and b after exchange(). Instruction sets with blends use one in place of a shuffle, because more
+  /// execution units can blend than shuffle.
   template <int kBlock, int... i>
   static ATTN_INLINE void add_blocks(Vec& a, Vec& b, std::integer_sequence<int, i...> lanes) {
     if constexpr (Bytes >= 32) {
@@ -265,7 +265,8 @@ struct Vec {
     }
   }
 
-  /// Every lane becomes the largest, or the sum, of all: of itself and the one `kDistance` away, then half as far.
+  /// Sets every lane to the maximum or sum of all: combines each lane with the one `kDistance` away, then with the one
+  /// half as far away, and so on.
   template <int kDistance, bool kLargest, int... i>
   static ATTN_INLINE Vec fold(const Vec& x, std::integer_sequence<int, i...> lanes) {
     if constexpr (kDistance > 0) {
@@ -280,7 +281,7 @@ struct Vec {
   }
 };
 
-/// sum += x for numbers or vectors; `rest` collects what rounding takes from the sum (Knuth, The Art of Computer
+/// sum += x for scalars or vectors; `rest` accumulates the parts lost to rounding (Knuth, The Art of Computer
 /// Programming, volume 2, section 4.2.2, theorem B).
 template <class X>
 ATTN_INLINE void add_exactly(X& sum, X& rest, const X& x) {
@@ -288,7 +289,7 @@ ATTN_INLINE void add_exactly(X& sum, X& rest, const X& x) {
   rest += (sum - (all - added)) + (x - added);
   sum = all;
 }
-/// Adds the rest to its sum. Where the sum is not finite, the rest is NaN and is left out.
+/// Adds the rest to its sum. If the sum is not finite, the rest is NaN and is ignored.
 template <class X>
 ATTN_INLINE void add_rest(X& sum, const X& rest) {
   if constexpr (std::is_arithmetic_v<X>)
@@ -297,7 +298,7 @@ ATTN_INLINE void add_rest(X& sum, const X& rest) {
     sum = select(rest - rest == X{}, sum + rest, sum);
 }
 
-/// Numbers become -inf where `kept` is 0: as many as a vector has lanes.
+/// Sets the elements of one vector in memory to -inf where `kept` is 0.
 template <class V, class T>
 ATTN_INLINE void drop_where_zero(T* numbers, const typename V::Int* kept) {
   const V x = V::load(numbers), infinity = V::broadcast(std::numeric_limits<T>::infinity());

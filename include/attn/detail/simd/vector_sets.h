@@ -1,4 +1,4 @@
-// The sets of vectors that kernels and mods are compiled for.
+// The vector instruction sets that kernels and mods are compiled for.
 #pragma once
 
 #include <type_traits>
@@ -6,9 +6,9 @@
 #include "attn/isa.h"
 #include "attn/types.h"
 
-// Attributes that compile a function for an instruction set, whatever the flags of the program. Where flags like
-// -march=native prefer vectors of 256 bits, clang would cut those of 512 in two and g++ make narrow ones of the loops
-// over mods, unless told their width.
+// Attributes that compile a function for an instruction set, whatever the program's flags are. Where flags such as
+// -march=native prefer 256-bit vectors, clang would split 512-bit ones in two and g++ would vectorise the loops over
+// mods with narrow ones, unless the attribute states their width.
 #define ATTN_TARGET_GENERIC
 #define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #if defined(__clang__)
@@ -19,7 +19,7 @@
   __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
 #endif
 
-// Calls use(name, attribute of its functions, bytes of a vector, vector registers) for each.
+// Expands to use(name, attribute of its functions, bytes of a vector, vector registers) for each set.
 #if ATTN_X86
 #define ATTN_FOR_EACH_VECTOR_SET(use) \
   use(generic, ATTN_TARGET_GENERIC, 16, 16) use(avx2, ATTN_TARGET_AVX2, 32, 16) use(avx512, ATTN_TARGET_AVX512, 64, 32)
@@ -42,12 +42,12 @@ constexpr int kVectorRegisters = 0;
 ATTN_FOR_EACH_VECTOR_SET(ATTN_VECTOR_SET)
 #undef ATTN_VECTOR_SET
 
-/// Whether there are vectors of T. A scalar without (long double) is its own vector of one lane.
+/// Whether T has vectors. A scalar without them (long double) is its own vector with one lane.
 template <class T>
 constexpr bool kHasVectors = std::is_same_v<T, float> || std::is_same_v<T, double>;
 
-/// Calls use.template operator()<VectorSet>() for `vectors`, which must have kernels, and returns its result. Of a
-/// scalar T without vectors only the generic kernels exist.
+/// Calls use.template operator()<VectorSet>() for `vectors`, which must have kernels, and returns its result. A scalar
+/// T without vectors has only the generic kernels.
 template <class T, class Use>
 decltype(auto) with_vectors([[maybe_unused]] VectorSet vectors, const Use& use) {
   if constexpr (!kHasVectors<T>) {
@@ -62,15 +62,16 @@ decltype(auto) with_vectors([[maybe_unused]] VectorSet vectors, const Use& use) 
   }
 }
 
-// UBSan checks calls of function pointers, and so would have a kernel compiled by itself, without its instructions.
+// With UBSan's check of calls through function pointers, clang would compile kernels as separate functions, without
+// their instruction set.
 #if defined(__clang__)
 #define ATTN_UNCHECKED_CALL __attribute__((no_sanitize("function")))
 #else
 #define ATTN_UNCHECKED_CALL
 #endif
 
-/// A kernel for an instruction set. Kernels are forced inline into call(), whose attribute says which instructions they
-/// may have, whatever the flags of the program.
+/// A kernel compiled for an instruction set. Kernels are forced inline into call(), whose attribute selects the
+/// instructions that they may use, whatever the program's flags are.
 template <VectorSet, auto kKernel>
 struct Compiled;
 #define ATTN_COMPILED(set, target, ...)                                                      \

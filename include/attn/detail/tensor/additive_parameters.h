@@ -1,4 +1,4 @@
-// The parameters of an additive score, checked and copied to where everybody reads them.
+// The parameters of an additive score, checked and copied into contiguous memory.
 #pragma once
 
 #include "attn/additive_score.h"
@@ -7,8 +7,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A parameter as numbers T without gaps, (heads, rows, columns): a head's is at of(head). Parameters are small beside
-/// what is multiplied with them.
+/// A parameter copied into a contiguous tensor of T, (heads, rows, columns). of(head) is that of one head. Parameters
+/// are small compared to the tensors that are multiplied by them.
 template <class T>
 class HeadParameter {
  public:
@@ -27,14 +27,14 @@ class HeadParameter {
   bool is_given() const { return numbers_.size() > 0; }
   Index heads() const { return numbers_.dim(0); }
   Index size_of_head() const { return numbers_.dim(1) * numbers_.dim(2); }
-  /// From one head to the next; 0: they share it.
+  /// Elements from one head to the next; 0 if heads share the parameter.
   Index stride() const { return heads() == 1 ? 0 : size_of_head(); }
   T* of(Index head) { return numbers_.data() + head * stride(); }
   const T* of(Index head) const { return numbers_.data() + head * stride(); }
   const Tensor<T, 3>& numbers() const { return numbers_; }
   Tensor<T, 3>& numbers() { return numbers_; }
 
-  /// Adds these to the caller's, which may be none.
+  /// Adds these values to the caller's parameter, if there is one.
   template <int kRank>
   void add_to(const ScoreParameter<T, kRank>& sum) const {
     if (!sum.is_given()) return;
@@ -61,32 +61,33 @@ struct AdditiveParameters {
   /// (batch, kv_heads, kv_len, key_dim).
   AdditiveParameters(const AdditiveScore<T>& score, const Shape<4>& q, const Shape<4>& k, double given_scale)
       : heads(q[1]), kv_heads(k[1]), head_dim(q[3]), key_dim(k[3]), scale(static_cast<T>(given_scale)) {
-    require(score.score_weight.is_given(), "an additive score needs a score_weight (hidden), there is none");
+    require(score.score_weight.is_given(), "an additive score needs a score_weight (hidden), but has none");
     hidden = score.score_weight.columns();
-    require(hidden > 0, "score_weight must have at least one number, it has ", hidden);
+    require(hidden > 0, "score_weight must have at least one element, but has ", hidden);
     const auto check_heads = [](const char* name, Index of, Index have, const char* have_name) {
-      require(of == 1 || of == have, name, " is for ", of, " heads, ", have_name, " is ", have,
-              "; it must be shared by all or there must be one for each");
+      require(of == 1 || of == have, name, " has ", of, " heads, but ", have_name, " is ", have,
+              "; give one for all heads, or one per head");
     };
     check_heads("score_weight", score.score_weight.heads(), heads, "heads");
     const auto check_weight = [&](const char* name, const auto& weight, Index of, const char* of_name, Index features,
                                   const char* features_name) {
       if (weight.is_given()) {
         require(weight.rows() == hidden && weight.columns() == features, name, " has shape (", weight.rows(), ", ",
-                weight.columns(), "), score_weight has ", hidden, " numbers and ", features_name, " ", features,
-                " features: it must be (", hidden, ", ", features, ") as (hidden, features)");
+                weight.columns(), "), expected (", hidden, ", ", features, ") as (hidden, features): score_weight has ",
+                hidden, " elements, and ", features_name, " has ", features, " features");
         check_heads(name, weight.heads(), of, of_name);
       } else {
-        require(features == hidden, features_name, " has ", features, " features and there is no ", name,
-                "; without it there must be as many as score_weight has numbers, ", hidden);
+        require(features == hidden, features_name, " has ", features, " features, but without ", name,
+                " it must have one per element of score_weight, ", hidden);
       }
     };
-    require(head_dim > 0 && key_dim > 0, "queries and keys must have at least one feature, they have ", head_dim,
+    require(head_dim > 0 && key_dim > 0, "queries and keys must have at least one feature, but have ", head_dim,
             " and ", key_dim);
     check_weight("query_weight", score.query_weight, heads, "heads", head_dim, "query");
     check_weight("key_weight", score.key_weight, kv_heads, "kv_heads", key_dim, "key");
     if (score.bias.is_given()) {
-      require(score.bias.columns() == hidden, "bias has ", score.bias.columns(), " numbers, score_weight has ", hidden);
+      require(score.bias.columns() == hidden, "bias has ", score.bias.columns(), " elements, but score_weight has ",
+              hidden);
       check_heads("bias", score.bias.heads(), heads, "heads");
     }
     query_weight = HeadParameter<T>(score.query_weight);

@@ -1,4 +1,4 @@
-// What a user may pass as a tensor, turned into rank-4 views, and the shape of the answer that fits it.
+// Converts tensors that a user may pass to rank-4 views, and allocates results that match them.
 #pragma once
 
 #include <type_traits>
@@ -13,7 +13,7 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// An Eigen expression evaluated, anything else as it is.
+/// Evaluates an Eigen expression, and returns anything else as it is.
 template <class X>
 decltype(auto) evaluated(const X& x) {
   if constexpr (EigenDense<X> && !has_memory<X>)
@@ -22,7 +22,7 @@ decltype(auto) evaluated(const X& x) {
     return (x);
 }
 
-/// What evaluated() returns: an object, or a reference.
+/// The type that evaluated() returns: an object, or a reference.
 template <class X>
 using Held = decltype(evaluated(std::declval<const X&>()));
 
@@ -42,7 +42,7 @@ struct Traits {
   }();
 };
 
-/// Whether tensors hold numbers as a call computes with them.
+/// Whether all tensors are stored in the type that a call computes in.
 template <class X, class... More>
 constexpr bool hold_computed_numbers() {
   if constexpr (!Viewable<X>)
@@ -53,7 +53,7 @@ constexpr bool hold_computed_numbers() {
     return dtype_of<typename Traits<X>::Scalar> == DType::native;
 }
 
-/// One head of a 2-D argument as a batch of one.
+/// Views a 2-D argument as one head of a batch of one.
 template <class T>
 TensorView<T, 4> as_rank4(const TensorView<T, 2>& t) {
   return {t.data(), {1, 1, t.dim(0), t.dim(1)}, {0, 0, t.stride(0), t.stride(1)}};
@@ -63,23 +63,22 @@ const TensorView<T, 4>& as_rank4(const TensorView<T, 4>& t) {
   return t;
 }
 
-/// Says in one sentence why query, key or value cannot hold such numbers.
+/// Explains, in a static_assert, why query, key or value cannot hold this scalar type.
 template <class Scalar>
 constexpr auto check_scalar() {
   static_assert(!std::is_same_v<Scalar, bool>,
-                "attn: a tensor of bool is no query, key or value; a mask is attn::keep(t), where true is kept, or "
-                "attn::drop(t)");
+                "attn: query, key and value cannot be tensors of bool; to pass a mask, use attn::keep(t), which keeps "
+                "pairs where t is true, or attn::drop(t)");
   static_assert(!std::is_integral_v<Scalar> || std::is_same_v<Scalar, bool>,
                 "attn: query, key and value must hold floating-point numbers; convert with .cast<float>()");
-  static_assert(
-      is_scalar<Scalar> || std::is_integral_v<Scalar>,
-      "attn: query, key and value must hold float, double, long double or floats of 16 bits, not numbers of a "
-      "class (Eigen::AutoDiffScalar, std::complex); give their values");
+  static_assert(is_scalar<Scalar> || std::is_integral_v<Scalar>,
+                "attn: query, key and value must hold float, double, long double or 16-bit floats, not a class such as "
+                "Eigen::AutoDiffScalar or std::complex; pass its values");
   return is_scalar<Scalar>;
 }
 
-/// Says in one sentence what is wrong with the types of a call. It runs in a static_assert, ahead of whatever else
-/// would fail.
+/// Explains, in a static_assert, what is wrong with the types of a call. It is called in a static_assert itself, before
+/// anything else can fail.
 template <class Q, class K, class V>
 constexpr bool check_types() {
   if constexpr (!Viewable<Q> || !Viewable<K> || !Viewable<V>) {
@@ -94,22 +93,21 @@ constexpr bool check_types() {
                                  std::is_same_v<T, computed_t<typename Traits<V>::Scalar>>;
     constexpr bool kIsRank = kRank == 2 || kRank == 4;
     constexpr bool kSameRank = kRank == Traits<K>::kRank && kRank == Traits<V>::kRank;
-    static_assert(
-        kSameScalar,
-        "attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with "
-        ".cast<float>() or .cast<double>()");
+    static_assert(kSameScalar,
+                  "attn: query, key and value must have the same scalar type (float and 16-bit floats may be mixed); "
+                  "convert with .cast<float>() or .cast<double>()");
     static_assert(kIsRank,
                   "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim); "
-                  "(batch, len, dim) is one by t.unsqueeze(1)");
+                  "for (batch, len, dim), pass t.unsqueeze(1)");
     static_assert(kSameRank || !kIsRank,
-                  "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors; a matrix m "
-                  "is one by attn::bhsd(m.data(), 1, 1, len, dim) if it is row-major");
+                  "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors; view a "
+                  "row-major matrix m as a tensor with attn::bhsd(m.data(), 1, 1, len, dim)");
     return kSameScalar && kIsRank && kSameRank;
   }
 }
 
-/// Query, key and value of a call as rank-4 views: of the caller's numbers, or of those that an expression has become.
-/// It is never moved, because the views refer to it.
+/// Query, key and value of a call as rank-4 views: of the caller's memory, or of an evaluated expression. It is never
+/// moved, because the views refer to it.
 template <class Q, class K, class V>
 class CallInputs {
  protected:
@@ -136,8 +134,9 @@ class CallInputs {
   const DTypeView<const T> q, k, v;
 };
 
-/// The sizes of an output that are known when the program is compiled: those of an Eigen matrix with the query's rows
-/// and the value's columns, if both are fixed and it is small. A fixed-size Eigen::Map may be of any size.
+/// The sizes of an output that are known at compile time: those of an Eigen matrix with the query's rows and the
+/// value's columns, if both are fixed and it is small. The limit is needed because a fixed-size Eigen::Map may be of
+/// any size.
 template <class Q, class V>
 struct FixedSizes {
   static constexpr bool kAre = false;
@@ -145,14 +144,14 @@ struct FixedSizes {
 template <EigenDense Q, EigenDense V>
 struct FixedSizes<Q, V> {
   static constexpr int kRows = Q::RowsAtCompileTime, kColumns = V::ColsAtCompileTime;
-  static constexpr Index kMostBytes = 16 * 1024;  // far below what Eigen leaves on the stack
+  static constexpr Index kMostBytes = 16 * 1024;  // far below Eigen's limit for objects on the stack
   static constexpr bool kAre = kRows > 0 && kColumns > 0 &&
                                Index(kRows) * kColumns* static_cast<Index>(sizeof(typename Q::Scalar)) <= kMostBytes;
-  /// As in the query, but Eigen's vectors have one order.
+  /// As in the query, but Eigen's vectors allow only one order.
   static constexpr bool kRowMajor = (Q::IsRowMajor && kColumns != 1) || (kRows == 1 && kColumns != 1);
 };
 
-/// An Eigen matrix that may have more digits beside it, as a Tensor may. It converts to its Matrix without them.
+/// An Eigen matrix that may carry more digits, as a Tensor may. It converts to its Matrix without them.
 template <class Matrix>
 class WithDigits : public Matrix {
  public:
@@ -165,17 +164,18 @@ class WithDigits : public Matrix {
   friend DigitsOf;
   [[no_unique_address]] DigitsBeside<typename Matrix::Scalar> digits_;
 };
-/// X, if it has room for more digits by itself.
+/// X if it can carry more digits itself, otherwise WithDigits<X>.
 template <class X>
 using with_digits_t = std::conditional_t<EigenDense<X>, WithDigits<X>, X>;
 
-/// Whether an output may have the numbers beside it that were rounded to its own: see MoreDigits.
+/// Whether an output may carry its unrounded values; see MoreDigits.
 template <class Out>
 constexpr bool is_rounded = !std::is_same_v<computed_t<typename Traits<std::remove_cvref_t<Out>>::Scalar>,
                                             typename Traits<std::remove_cvref_t<Out>>::Scalar> &&
                             !std::is_same_v<decltype(DigitsOf::get(std::declval<Out&>())), std::nullptr_t>;
 
-/// What rounding took from log-sum-exps that the caller passes, and where it is kept.
+/// The parts of the caller's log-sum-exps lost to rounding, to read and to write; empty if their type does not store
+/// them.
 template <class T, class Lse>
 LseRests<T> rests_beside(const Lse& lse) {
   if constexpr (!std::is_same_v<decltype(DigitsOf::get(lse)), std::nullptr_t>)
@@ -191,9 +191,9 @@ KeptLseRests<T> kept_rests_beside(Lse& lse) {
     return {lse.data(), lse.size(), DigitsOf::get(lse)};
 }
 
-/// Memory for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold
-/// the query's scalar, except log-sum-exps, which would lose too much in 16 bits. V: the value, if its columns may fix
-/// those of the output.
+/// Memory for results: Eigen matrices in the query's storage order if the query is one, otherwise tensors. All hold the
+/// query's scalar type, except log-sum-exps, which would lose too much in 16 bits. V: the value's type, if its columns
+/// may fix those of the output.
 template <class Q, class V = void>
 struct Answer {
   using T = typename Traits<Q>::Scalar;
@@ -212,11 +212,11 @@ struct Answer {
     else
       return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.v_dim});
   }
-  /// Empty where there is none.
+  /// Empty if there are no log-sum-exps.
   static auto lse(const Problem& p) {
     const Index rows = p.sigmoid_bias ? 0 : p.q_len;
     if constexpr (Fixed::kAre)
-      return Eigen::Matrix<Lse, Eigen::Dynamic, 1, Eigen::ColMajor, Fixed::kRows, 1>(rows);  // in place
+      return Eigen::Matrix<Lse, Eigen::Dynamic, 1, Eigen::ColMajor, Fixed::kRows, 1>(rows);  // stored inline
     else if constexpr (EigenDense<Q>)
       return Eigen::Matrix<Lse, Eigen::Dynamic, 1>(rows);
     else if constexpr (Traits<Q>::kRank == 2)
@@ -233,7 +233,7 @@ struct Answer {
       return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.kv_len});
   }
 
-  /// An output of 16 bits and log-sum-exps may have more digits.
+  /// A 16-bit output and log-sum-exps may carry more digits.
   static auto result_out(const Problem& p) {
     if constexpr (std::is_same_v<T, Lse>)
       return out(p);
@@ -251,7 +251,7 @@ struct Answer {
   }
 };
 
-/// How many dimensions an argument has; 0 if it is no tensor.
+/// Number of dimensions of an argument; 0 if it is not a tensor.
 template <class X>
 constexpr int rank_of = [] {
   if constexpr (Viewable<X>)
@@ -263,23 +263,22 @@ constexpr int rank_of = [] {
 template <class X>
 constexpr bool has_rank_of_lse = rank_of<X> >= 1 && rank_of<X> <= 3;
 
-/// A log-sum-exp argument as (batch, heads, q_len): of rank 3, of rank 1, or of rank 2 with a dimension of 1, as
-/// Eigen's vectors are.
+/// Views a log-sum-exp argument as (batch, heads, q_len). It has rank 3, rank 1, or rank 2 with a dimension of 1, like
+/// Eigen's vectors.
 template <class X>
 auto lse_rank3(X&& x) {
   constexpr int kRank = rank_of<X>;
-  static_assert(!WholeResult<X>, "attn: this is the whole result of a call; its log-sum-exps are result.lse");
-  static_assert(
-      has_rank_of_lse<X> || WholeResult<X>,
-      "attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it; a "
-      "tensor in the place of mods is attn::keep(t) or attn::bias(t)");
-  if constexpr (has_rank_of_lse<X>) {  // else view() would have a sentence of its own
+  static_assert(!WholeResult<X>, "attn: this is the whole result of a call; pass its log-sum-exps, result.lse");
+  static_assert(has_rank_of_lse<X> || WholeResult<X>,
+                "attn: lse must be a vector (q_len) or a rank-3 tensor (batch, heads, q_len), as attention() returns "
+                "it; to pass a tensor as a mod, use attn::keep(t) or attn::bias(t)");
+  if constexpr (has_rank_of_lse<X>) {  // otherwise view() would fail with its own message
     auto v = view(x);
     using T = std::remove_pointer_t<decltype(v.data())>;
     if constexpr (kRank == 3) {
       return v;
     } else if constexpr (kRank == 2) {
-      require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector (q_len), it has shape ", v.shape());
+      require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector (q_len), but has shape ", v.shape());
       return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
     } else {
       return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});

@@ -1,4 +1,4 @@
-// The types that numbers may have in a tensor, and the type in which a call computes with them.
+// The types that tensors may be stored in, and the type that a call computes in.
 #pragma once
 
 #include <cmath>
@@ -15,12 +15,12 @@
 
 namespace attn::detail {
 
-/// How a number lies in memory: as what is computed with, as a float of 16 bits, or as a small integer.
+/// How an element is stored: in the type of the arithmetic, as a 16-bit float, or as a small integer.
 enum class DType : unsigned char {
   native,
   f16,   ///< IEEE 754 binary16: 5 bits of exponent, 10 of fraction
   bf16,  ///< the upper half of a float: 8 bits of exponent, 7 of fraction
-  i8,    ///< an integer, -127 to 127, which a scale belongs to that lies elsewhere
+  i8,    ///< an integer from -127 to 127, whose scale is stored elsewhere
 };
 
 template <class T>
@@ -29,15 +29,15 @@ template <>
 inline constexpr DType dtype_of<Eigen::half> = DType::f16;
 template <>
 inline constexpr DType dtype_of<Eigen::bfloat16> = DType::bf16;
-// The compilers' own types, where they compute with them: clang 14 knows names that it does not let one use, and g++ 12
-// has the limits of _Float16 on every processor but the type itself, in C++, on x86 alone.
+// The compilers' own types, if they support arithmetic: clang 14 knows names that it does not let programs use, and g++
+// 12 defines the limit macros of _Float16 on every processor, but the type itself, in C++, only on x86.
 #if defined(__FLT16_MANT_DIG__) && (ATTN_X86 || defined(__clang__) || __GNUC__ >= 13)
 #define ATTN_HAS_FLOAT16 1
 __extension__ typedef _Float16 Float16;
 template <>
 inline constexpr DType dtype_of<Float16> = DType::f16;
 #endif
-// ARM's own, which arm_neon.h calls float16_t. Arithmetic turns it into float.
+// ARM's own type, which arm_neon.h calls float16_t. Arithmetic converts it to float.
 #if defined(__ARM_FP16_FORMAT_IEEE)
 #define ATTN_HAS_FP16 1
 typedef __fp16 Fp16;
@@ -51,22 +51,22 @@ template <>
 inline constexpr DType dtype_of<BFloat16> = DType::bf16;
 #endif
 
-/// Scalars that tensors may hold. Integers would overflow or truncate in silence.
+/// Whether tensors may hold a scalar type. Integers would overflow or truncate silently.
 template <class T>
 constexpr bool is_scalar = std::is_floating_point_v<T> || dtype_of<T> != DType::native;
 
-/// The type that a call computes in: the type of the tensors, or float if they hold 16 bits.
+/// The type that a call computes in: the type of the tensors, or float for 16-bit tensors.
 template <class T>
 using computed_t = std::conditional_t<dtype_of<T> == DType::native, T, float>;
 
 inline namespace ATTN_BUILT_FOR {
 
-// What depends on the type of a number is a switch without a default, so that the compiler names the places where a new
-// one is missing: here, and for vectors of numbers in detail/kernels/packing_kernels.h.
+// Code that depends on the type of an element is a switch without a default, so that the compiler reports the places
+// where a new type is missing: here, and for vectors in detail/kernels/packing_kernels.h.
 
-/// Bytes in memory of a number that is computed with as T.
+/// Bytes of an element of this type, if the arithmetic is in T.
 template <class T>
-constexpr Index size_of_number(DType dtype) {
+constexpr Index size_of_element(DType dtype) {
   switch (dtype) {
     case DType::native:
       return static_cast<Index>(sizeof(T));
@@ -79,7 +79,7 @@ constexpr Index size_of_number(DType dtype) {
   __builtin_unreachable();
 }
 
-/// Reads and writes an X as bytes: the type of the numbers there is not the one that the caller declared.
+/// Read and write an X as bytes, because the elements were not declared with this type.
 template <class X>
 X from_bytes(const std::byte* from) {
   X x;
@@ -91,7 +91,7 @@ void to_bytes(std::byte* to, X x) {
   std::memcpy(to, &x, sizeof(x));
 }
 
-/// A number in the type that is computed with, exactly. A float is read as it lies; other types take a conversion.
+/// Loads an element exactly, as a T. Native elements are read as they are; other types are converted.
 template <class T>
 T load_other_number(DType dtype, const std::byte* from) {
   switch (dtype) {
@@ -111,7 +111,7 @@ template <class T>
   return dtype == DType::native ? from_bytes<T>(from) : load_other_number<T>(dtype, from);
 }
 
-/// The way back, rounded to the nearest, halfway cases to even. An integer must be in range.
+/// Stores an element, rounded to nearest, ties to even. An integer must be in range.
 template <class T>
 void store_other_number(DType dtype, std::byte* to, T x) {
   switch (dtype) {
@@ -131,7 +131,7 @@ template <class T>
   dtype == DType::native ? to_bytes(to, x) : store_other_number(dtype, to, x);
 }
 
-/// `x` as the nearest number that there is in a dtype.
+/// Rounds `x` to the nearest value of a dtype.
 template <class T>
 T rounded(DType dtype, T x) {
   std::byte bytes[sizeof(T)];

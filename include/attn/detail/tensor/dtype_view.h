@@ -1,4 +1,4 @@
-// Tensors whose numbers may take fewer bits in memory than in computation.
+// Tensors whose elements may be stored in fewer bits than the type of the arithmetic has.
 #pragma once
 
 #include "attn/detail/tensor/dtype.h"
@@ -6,7 +6,8 @@
 
 namespace attn::detail {
 
-/// Rows of a tensor: neighbours in a row lie `column` numbers apart, rows `stride`. Byte: std::byte, const to be read.
+/// Rows of a tensor: consecutive elements of a row are `column` elements apart, and consecutive rows `stride` elements.
+/// Byte: std::byte, const if read only.
 template <class Byte>
 struct DTypeRows {
   Byte* data;
@@ -19,8 +20,8 @@ struct DTypeRows {
 using RowsToRead = DTypeRows<const std::byte>;
 using RowsToWrite = DTypeRows<std::byte>;
 
-/// A tensor (batch, heads, len, dim) of numbers that stand for T, whatever type the caller holds them in. Everything
-/// behind the entry points sees tensors as these, so that it is compiled once for each T.
+/// A tensor (batch, heads, len, dim) for arithmetic in T, whatever type the caller stores it as. All code below the
+/// entry points sees tensors as DTypeView, so that it is compiled once per T.
 template <class T>
 class DTypeView {
  public:
@@ -32,20 +33,20 @@ class DTypeView {
 
   template <class U>
   requires(std::is_same_v<computed_t<std::remove_const_t<U>>, Number>)
-      DTypeView(const TensorView<U, 4>& t)  // NOLINT: another way to see the same
+      DTypeView(const TensorView<U, 4>& t)  // NOLINT: another view of the same
       : data_(reinterpret_cast<Byte*>(t.data())),
         dtype_(dtype_of<std::remove_const_t<U>>),
         shape_(t.shape()),
         strides_(t.strides()) {}
 
-  /// A view of numbers for which the caller has no type.
+  /// A view of elements for which the caller has no type.
   DTypeView(Byte* data, DType dtype, const Shape& shape, const Shape& strides)
       : data_(data), dtype_(dtype), shape_(shape), strides_(strides) {}
 
-  /// A view from the number `offset` on, with other sizes and strides.
+  /// A view from element `offset` on, with other sizes and strides.
   DTypeView part(Index offset, const Shape& shape, const Shape& strides) const {
     DTypeView of = *this;
-    of.data_ += offset * size_of_number();
+    of.data_ += offset * size_of_element();
     of.shape_ = shape;
     of.strides_ = strides;
     return of;
@@ -57,15 +58,15 @@ class DTypeView {
   const Shape& strides() const { return strides_; }
   Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
   Index stride(int i) const { return strides_[static_cast<std::size_t>(i)]; }
-  Index size_of_number() const { return detail::size_of_number<T>(dtype_); }
+  Index size_of_element() const { return detail::size_of_element<T>(dtype_); }
 
-  /// The rows of a head from number `row` on.
+  /// The rows of a head from `row` on.
   DTypeRows<Byte> rows(Index batch, Index head, Index row = 0) const {
     const Index offset = batch * stride(0) + head * stride(1) + row * stride(2);
-    return {data_ + offset * size_of_number(), dtype_, stride(2), stride(3)};
+    return {data_ + offset * size_of_element(), dtype_, stride(2), stride(3)};
   }
 
-  /// One head, where numbers are as they are computed with.
+  /// One head of a tensor that is stored as T.
   auto matrix(Index batch, Index head) const {
     return TensorView<T, 4>(reinterpret_cast<T*>(data_), shape_, strides_).matrix(batch, head);
   }
@@ -77,15 +78,15 @@ class DTypeView {
   Shape strides_{};
 };
 
-/// `x` into a number at row i, column j.
+/// Store and load the element at row i, column j.
 template <class T>
 void store_number(const RowsToWrite& rows, Index i, Index j, T x) {
-  const Index offset = (i * rows.stride + j * rows.column) * size_of_number<T>(rows.dtype);
+  const Index offset = (i * rows.stride + j * rows.column) * size_of_element<T>(rows.dtype);
   store_number(rows.dtype, rows.data + offset, x);
 }
 template <class T>
 T load_number(const RowsToRead& rows, Index i, Index j) {
-  const Index offset = (i * rows.stride + j * rows.column) * size_of_number<T>(rows.dtype);
+  const Index offset = (i * rows.stride + j * rows.column) * size_of_element<T>(rows.dtype);
   return load_number<T>(rows.dtype, rows.data + offset);
 }
 

@@ -1,4 +1,4 @@
-// Where the rows of keys and values lie: in a tensor, in pages of one, or in lists of its rows.
+// The rows of keys and values: of a tensor, of its pages, or in the order of lists.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The kernels for keys and values of 8 bits that a set of vectors has, or null. A cache of such numbers hands on the
-/// function, so that other programs do not compile the kernels.
+/// The kernels for 8-bit keys and values on a set of vectors, or null. Only 8-bit caches pass this function on, so that
+/// other programs do not compile the kernels.
 template <class T>
 struct DotKernels;
 template <class T>
@@ -21,16 +21,16 @@ using ChooseDots = const DotKernels<T>* (*)(VectorSet);
 
 /// Pages that hold the tokens of one sequence, `size` each: token j is in page table[j / size], at j % size.
 struct Pages {
-  const Index* table = nullptr;  ///< null: there are none, tokens lie one behind the other
+  const Index* table = nullptr;  ///< null: no pages, tokens are stored in order
   Index count = 0;
   Index size = 0;
 };
 
-/// The keys, or the values, of a call: a tensor (batch, kv_heads, len, dim), or of a sequence in pages
-/// (pages, kv_heads, tokens of a page, dim). A number of 8 bits stands for itself times the scale of its row; scales
-/// are (batch or pages, kv_heads, len), those of a head one behind the other.
+/// The keys, or the values, of a call: a tensor (batch, kv_heads, len, dim), or a sequence in pages (pages, kv_heads,
+/// tokens of a page, dim). The value of an 8-bit element is the integer times the scale of its row; scales are (batch
+/// or pages, kv_heads, len), contiguous for each head.
 ///
-/// Where keys are gathered, key j of a head is number j of a list, and the list says which token that is.
+/// If keys are gathered, key j of a head is the token in entry j of its list.
 template <class T>
 class KvRows : public DTypeView<const T> {
  public:
@@ -41,7 +41,7 @@ class KvRows : public DTypeView<const T> {
   /// The keys of `tensor` in the order of lists.
   KvRows(const DTypeView<const T>& tensor, const RowList& list) : DTypeView<const T>(tensor), list_(list) {}
 
-  /// The rows from `first` on. Where that is in the middle of a page, they end with the page.
+  /// The rows from `first` on. If that is in the middle of a page, they end with the page.
   KvRows from(Index first) const {
     Shape<4> shape = this->shape();
     Pages pages = pages_;
@@ -64,22 +64,22 @@ class KvRows : public DTypeView<const T> {
   Index len_of_pages() const { return pages_.count * pages_.size; }
 
   /// Whether there is more than one page.
-  bool is_cut() const { return pages_.count > 1; }
+  bool has_several_pages() const { return pages_.count > 1; }
   bool is_scaled() const { return this->dtype() == DType::i8; }
 
-  /// Whether there are such `keys` at all, and each row lies a stride behind the one before.
+  /// Whether each row of `keys` is one stride after the one before. Paged keys must all be in one page that exists.
   bool in_one_piece(const Range& keys) const {
     if (is_gathered()) return keys.size() <= list_.left_of_run(keys.begin);
     if (!is_paged()) return true;
     return keys.begin % pages_.size + keys.size() <= pages_.size && keys.begin / pages_.size < pages_.count;
   }
 
-  /// Whether some of the tiles of so many keys may lie in several pieces. They begin at multiples of their length.
-  bool cuts_tiles_of(Index keys) const {
-    return is_gathered() ? list_.run % keys != 0 : is_cut() && pages_.size % keys != 0;
+  /// Whether a tile of this many keys may consist of several pieces. Tiles begin at multiples of their length.
+  bool splits_tiles_of(Index keys) const {
+    return is_gathered() ? list_.run % keys != 0 : has_several_pages() && pages_.size % keys != 0;
   }
 
-  /// How many of the rows from `key` on, of those in `keys`, lie in one piece.
+  /// Number of rows of `keys` from `key` on that are equally spaced in memory.
   Index piece(Index key, const Range& keys) const {
     if (is_gathered()) return std::min(keys.end - key, list_.left_of_run(key));
     return is_paged() ? std::min(keys.end - key, pages_.size - key % pages_.size) : keys.end - key;
@@ -96,7 +96,7 @@ class KvRows : public DTypeView<const T> {
     return DTypeView<const T>::rows(pages_.table[key / pages_.size], head, key % pages_.size);
   }
 
-  /// What the numbers of these rows are to be multiplied by: one number for each of a piece.
+  /// The factors that these rows must be multiplied by, one per row of a piece.
   const float* scales(Index batch, Index head, Index key) const {
     if (!is_paged()) return &scales_(batch, head, key);
     return &scales_(pages_.table[key / pages_.size], head, key % pages_.size);

@@ -1,5 +1,4 @@
-// Whether two tensors share memory. A call that writes over what it still reads would give wrong numbers without a
-// word.
+// Detects tensors that share memory. A call that overwrites tensors it still reads would silently give wrong results.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 
 namespace attn::detail {
 
-/// The bytes that a tensor reaches over, with gaps. Empty if it has no elements.
+/// The address range that a tensor spans, including gaps. Empty if it has no elements.
 struct ByteRange {
   std::uintptr_t begin = 0, end = 0;
 };
@@ -35,7 +34,7 @@ ByteRange bytes_of(const void* data, Index number, const std::array<Index, rank>
 }
 template <class T>
 ByteRange bytes_of(const DTypeView<T>& t) {
-  return bytes_of(t.data(), t.size_of_number(), t.shape(), t.strides());
+  return bytes_of(t.data(), t.size_of_element(), t.shape(), t.strides());
 }
 template <class T, int kRank>
 ByteRange bytes_of(const TensorView<T, kRank>& t) {
@@ -46,12 +45,12 @@ ByteRange bytes_of(const TensorView<T, kRank>& t) {
 struct Footprint {
   const void* data;
   Index number;      // bytes of an element
-  std::size_t rank;  // of the tensor: dimensions before its own have size 1
+  std::size_t rank;  // of the tensor: added leading dimensions have size 1
   Shape<4> shape{1, 1, 1, 1}, strides{};
 
   template <class T>
   Footprint(const DTypeView<T>& t)
-      : data(t.data()), number(t.size_of_number()), rank(4), shape(t.shape()), strides(t.strides()) {}
+      : data(t.data()), number(t.size_of_element()), rank(4), shape(t.shape()), strides(t.strides()) {}
   template <class T, int kRank>
   Footprint(const TensorView<T, kRank>& t) : data(t.data()), number(sizeof(T)), rank(kRank) {
     static_assert(kRank <= 4);
@@ -60,15 +59,15 @@ struct Footprint {
   }
 
   ByteRange bytes() const { return bytes_of(data, number, shape, strides); }
-  /// Without the dimension that was put in front.
+  /// The shape without the added leading dimensions.
   std::span<const Index> own_shape() const { return std::span(shape).last(rank); }
 
-  /// Whether the byte at `address` is one of an element. True only if it is; false may be wrong where rows lie across
-  /// each other, as windows over a signal do.
+  /// Whether the byte at `address` belongs to an element. A result of true is always right; false may be wrong if rows
+  /// overlap, as those of sliding windows over a signal do.
   bool holds(std::uintptr_t address) const {
     const ByteRange reach = bytes();
     if (address < reach.begin || address >= reach.end) return false;
-    std::array<std::pair<std::uintptr_t, std::uintptr_t>, 4> steps;  // bytes, and how many
+    std::array<std::pair<std::uintptr_t, std::uintptr_t>, 4> steps;  // bytes of a step, number of steps
     for (std::size_t i = 0; i < 4; ++i)
       steps[i] = {static_cast<std::uintptr_t>(std::max(strides[i], -strides[i]) * number),
                   static_cast<std::uintptr_t>(shape[i] - 1)};
@@ -82,18 +81,18 @@ struct Footprint {
 
 inline ByteRange bytes_of(const Footprint& t) { return t.bytes(); }
 
-/// Refuses to write to `out` if the first or the last byte of one of the tensors lies in an element of the other, as
-/// where one piece of memory is used twice, wholly or in part. Tensors that lie between each other, such as query,
-/// key and value of one projection, share nothing.
+/// Refuses to write to `out` if the first or the last byte of one of the tensors is in an element of the other, as it
+/// is if both use the same memory, wholly or in part. Interleaved tensors, such as query, key and value of one
+/// projection, share nothing.
 [[gnu::cold, gnu::noinline]] inline void check_ends(const Footprint& out, const char* out_name, const Footprint& in,
                                                     const char* in_name) {
   const ByteRange a = out.bytes(), b = in.bytes();
   const bool shared = out.holds(b.begin) || out.holds(b.end - 1) || in.holds(a.begin) || in.holds(a.end - 1);
   require(!shared, out_name, " of shape ", out.own_shape(), " overlaps ", in_name, " of shape ", in.own_shape(),
-          " in memory; give ", out_name, " memory of its own");
+          " in memory; ", out_name, " needs its own memory");
 }
 
-/// The same, for nearly nothing where they lie apart: small calls feel each hundred instructions.
+/// The same, at almost no cost if the tensors are apart: a hundred instructions are measurable in small calls.
 template <class Out, class In>
 void check_apart(const Out& out, const ByteRange& of_out, const char* out_name, const In& in, const char* in_name) {
   const ByteRange of_in = bytes_of(in);
@@ -105,7 +104,7 @@ void check_apart(const Out& out, const char* out_name, const In& in, const char*
   check_apart(out, bytes_of(out), out_name, in, in_name);
 }
 
-/// A tensor under the name that messages give it.
+/// A tensor and its name in messages.
 struct NamedFootprint {
   const char* name;
   Footprint of;

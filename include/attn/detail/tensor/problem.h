@@ -1,4 +1,4 @@
-// From the arguments of a call to its checked sizes.
+// Checks the sizes of a call's arguments.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Whether a row may stand there. Sums of a few positions stay in range, and below detail::kUnbounded.
+/// Whether a row may have this position. Sums of a few positions stay in range, and below detail::kUnbounded.
 constexpr bool is_near(Index position) {
   constexpr Index kFarthest = Index(1) << 60;
   return position >= -kFarthest && position <= kFarthest;
@@ -24,13 +24,13 @@ inline void check_q_offsets(const Options& options, Index batch) {
   const std::span<const Index> each = options.q_offsets.values;
   if (each.empty()) return;
   require(!options.q_offset, "q_offset ", options.q_offset.value_or(0), " and ", each.size(),
-          " q_offsets are given: it is one for all, or one each");
-  require(static_cast<Index>(each.size()) == batch, "there are ", each.size(), " q_offsets for a batch of ", batch);
+          " q_offsets are given; give either one for all, or one per batch element");
+  require(static_cast<Index>(each.size()) == batch, "got ", each.size(), " q_offsets for a batch of ", batch);
   for (std::size_t b = 0; b < each.size(); ++b)
-    require(is_near(each[b]), "q_offsets[", b, "] = ", each[b], " is outside ±2^60");
+    require(is_near(each[b]), "q_offsets[", b, "] must be within ±2^60, but is ", each[b]);
 }
 
-/// The position of query row 0 that is asked for, of a batch element or sequence.
+/// The requested position of query row 0, of a batch element or sequence.
 inline std::optional<Index> q_offset_of(const Options& options, Index sequence) {
   const std::span<const Index> each = options.q_offsets.values;
   return each.empty() ? options.q_offset : each[static_cast<std::size_t>(sequence)];
@@ -40,39 +40,41 @@ inline std::optional<Index> q_offset_of(const Options& options, Index sequence) 
 inline void set_offsets(Problem& problem, const Options& options) {
   problem.kv_offset = options.kv_offset.value_or(0);
   problem.has_part_of_keys = options.kv_offset.has_value();
-  require(is_near(problem.kv_offset) && is_near(problem.kv_offset + problem.kv_len), "kv_offset ", problem.kv_offset,
-          ", with ", problem.kv_len, " keys from there on: positions outside ±2^60");
+  require(is_near(problem.kv_offset) && is_near(problem.kv_offset + problem.kv_len),
+          "the positions of keys must be within ±2^60, but kv_offset is ", problem.kv_offset, " and kv_len is ",
+          problem.kv_len);
   check_q_offsets(options, problem.batch);
   problem.q_offset = options.q_offset.value_or(problem.keys().end - problem.q_len);
   problem.q_offsets = options.q_offsets.values;
-  require(is_near(problem.q_offset), "q_offset ", problem.q_offset, " is outside ±2^60");
+  require(is_near(problem.q_offset), "q_offset must be within ±2^60, but is ", problem.q_offset);
 }
 
-/// What is often meant where sizes disagree, as a remedy behind the numbers; shapes are (batch, heads, len, dim).
+/// The likely remedy if sizes disagree, appended to the error message; shapes are (batch, heads, len, dim).
 inline const char* likely_remedy(const Shape<4>& q, const Shape<4>& k, const Shape<4>& v) {
-  if (k[3] != q[3] && v[3] == q[3] && v[2] == k[2]) return "; are key and value in each other's place?";
+  if (k[3] != q[3] && v[3] == q[3] && v[2] == k[2]) return "; are key and value swapped?";
   if (k[3] == q[3] && v[2] == q[2] && v[2] != k[2]) {
-    const bool exchanged = k[1] > q[1];  // no call has more key heads
-    return exchanged ? "; are query and key in each other's place?"
-                     : "; is key of other tokens than value, or are query and key in each other's place?";
+    const bool exchanged = k[1] > q[1];  // no valid call has more key heads
+    return exchanged ? "; are query and key swapped?"
+                     : "; do key and value belong to different tokens, or are query and key swapped?";
   }
   if (q[3] != k[3] && q[2] == k[3])
-    return "; a row is a token, query has its tokens in columns: give query.transpose(), or transpose(2, 3) of a "
-           "tensor";
+    return "; each row must be a token, but query has its tokens in columns: pass query.transpose(), or transpose(2, "
+           "3) of a tensor";
   if (q[3] != k[3] && k[2] == q[3])
-    return "; a row is a token, key has its tokens in columns: give key.transpose(), or transpose(2, 3) of a tensor";
+    return "; each row must be a token, but key has its tokens in columns: pass key.transpose(), or transpose(2, 3) of "
+           "a tensor";
   if (k[2] != v[2] && k[2] == v[3])
-    return "; a row is a token, value has its tokens in columns: give value.transpose(), or transpose(2, 3) of a "
-           "tensor";
+    return "; each row must be a token, but value has its tokens in columns: pass value.transpose(), or transpose(2, "
+           "3) of a tensor";
   const bool looks_like_tokens =
       k[1] != v[1] ? k[1] == v[2] || k[2] == v[1] : q[1] != k[1] && k[2] > 0 && q[2] % k[2] == 0;
   if (looks_like_tokens && (k[1] != v[1] || (k[1] > 0 && q[1] % k[1] != 0)))
-    return "; memory in the order (batch, len, heads, dim) is seen by attn::bshd()";
+    return "; for memory in the order (batch, len, heads, dim), use attn::bshd()";
   if (k[1] == v[1] && k[1] > q[1]) return "; several query heads may share a key head, not the other way round";
   return "";
 }
 
-/// Refuses sizes that disagree, with all that there is to say.
+/// Refuses sizes that disagree, with all shapes and a likely remedy.
 template <class... Pieces>
 [[noreturn, gnu::cold, gnu::noinline]] void refuse_sizes(const Shape<4>& q, const Shape<4>& k, const Shape<4>& v,
                                                          const Pieces&... pieces) {
@@ -80,12 +82,13 @@ template <class... Pieces>
           likely_remedy(q, k, v)});
 }
 
-/// Where a call writes to: it makes its results, or they are the caller's, in which something may stand already.
+/// Where a call writes its results: into memory that it allocates, or into the caller's, which may already hold
+/// results.
 enum class Outputs { own, given };
 
 /// Checks query (batch, heads, q_len, head_dim), key (batch, kv_heads, kv_len, head_dim) and value (batch, kv_heads,
 /// kv_len, v_dim) against each other and fills in the defaults of `options`. Every path uses this, so that all refuse
-/// the same calls with the same words.
+/// the same calls with the same messages.
 template <class T>
 Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
                      const Options& options, Outputs outputs = Outputs::own) {
@@ -103,7 +106,7 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
   if (q.dim(1) % k.dim(1) != 0) [[unlikely]]
     refuse_sizes(q.shape(), k.shape(), v.shape(), "heads (", q.dim(1), ") must be a multiple of kv_heads (", k.dim(1),
                  ")");
-  require(q.dim(3) > 0, "head_dim must be at least 1, it is ", q.dim(3));
+  require(q.dim(3) > 0, "head_dim must be at least 1, but is ", q.dim(3));
 
   Problem p{.batch = q.dim(0),
             .heads = q.dim(1),
@@ -112,25 +115,25 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
             .kv_len = k.dim(2),
             .head_dim = q.dim(3),
             .v_dim = v.dim(3)};
-  // In double, as a caller would write it, unless the scalar is finer.
+  // In double, as a caller would write it, unless the scalar type is more precise.
   using Fine = std::conditional_t<(sizeof(T) > sizeof(double)), T, double>;
   p.scale = options.scale ? static_cast<Fine>(*options.scale) : Fine(1) / std::sqrt(static_cast<Fine>(p.head_dim));
-  require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
+  require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, but is ",
           p.scale);
   set_offsets(p, options);
   require(
       !options.accumulate || outputs == Outputs::given,
-      "accumulate adds to what stands in memory of the caller's: only attention_into() and attention_backward_into() "
-      "can");
+      "accumulate adds to outputs of the caller, so only attention_into() and attention_backward_into() support it");
   p.sigmoid_bias = options.normaliser.sigmoid_bias();
   require(std::isfinite(static_cast<T>(p.sigmoid_bias.value_or(0))),
-          "the bias of a sigmoid must be finite in the scalar type of the tensors, it is ", p.sigmoid_bias.value_or(0));
+          "the bias of a sigmoid must be finite in the scalar type of the tensors, but is ",
+          p.sigmoid_bias.value_or(0));
   require(options.compute == Compute::native || sizeof(T) == sizeof(float),
-          "compute = bf16 is for tensors of float or of 16 bits, these have ", sizeof(T), " bytes a number");
+          "compute = bf16 is for float or 16-bit tensors, but these have ", sizeof(T), " bytes per element");
   return p;
 }
 
-/// Whether two positions of a writable tensor share an element, as far as strides of 0 tell.
+/// Whether two positions of a writable tensor share an element because of a stride of 0.
 template <int Rank>
 bool repeats_elements(const Shape<Rank>& shape, const Shape<Rank>& strides) {
   for (std::size_t i = 0; i < Rank; ++i)
@@ -138,27 +141,27 @@ bool repeats_elements(const Shape<Rank>& shape, const Shape<Rank>& strides) {
   return false;
 }
 
-/// Checks what a call writes to, named `name`, against the shape `want` with dimensions `dims`.
+/// Checks the output `name` against the shape `want`; `dims` names its dimensions.
 template <int Rank, class View>
 void check_written(const View& t, const Shape<Rank>& want, const char* name, const char* dims) {
-  require(t.shape() == want, name, " has shape ", t.shape(), ", the result has ", want, " as ", dims,
-          "; give it that shape before the call");
+  require(t.shape() == want, name, " has shape ", t.shape(), ", expected ", want, " as ", dims,
+          "; resize it before the call");
   require(!repeats_elements<Rank>(t.shape(), t.strides()), name, " of shape ", t.shape(),
-          " has a stride of 0: its elements share memory, and cannot hold different results");
+          " has a stride of 0, so its elements share memory and cannot hold different results");
 }
 
 template <class T>
 void check_output(const Problem& p, const DTypeView<T>& out) {
   check_written<4>(out, {p.batch, p.heads, p.q_len, p.v_dim}, "out", "(batch, heads, q_len, v_dim)");
 }
-/// Refuses to go on from an output without its log-sum-exps.
-inline void check_goes_on_without_lse(const Problem& p, const Options& options) {
+/// Refuses to add to an output without its log-sum-exps.
+inline void check_resumes_without_lse(const Problem& p, const Options& options) {
   require(!options.accumulate || p.sigmoid_bias,
-          "accumulate needs the log-sum-exps of what stands in out: attention_into(out, lse, ...)");
+          "accumulate needs the log-sum-exps of the existing out: attention_into(out, lse, ...)");
 }
-/// Refuses a log-sum-exp of the caller's where there is none.
+/// Refuses a caller's log-sum-exp if the call has none.
 inline void check_has_lse(const Problem& p, const char* name) {
-  require(!p.sigmoid_bias, "there is no log-sum-exp with a sigmoid: ", name, " must be left out or empty");
+  require(!p.sigmoid_bias, "there is no log-sum-exp with a sigmoid; ", name, " must be omitted or empty");
 }
 template <class T>
 void check_lse(const Problem& p, const TensorView<T, 3>& lse) {

@@ -1,4 +1,4 @@
-// Pairs of features turned by an angle.
+// Rotation of pairs of features.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The angles of some tokens, by which it turns their rows.
+/// Rotates rows by the angles of their tokens.
 template <class T>
 class Rotation {
  public:
@@ -26,7 +26,7 @@ class Rotation {
         cos_(static_cast<std::size_t>(tokens * pairs_)),
         sin_(cos_.size()) {}
 
-  /// Angle i is position * frequencies[i]; both parts are multiplied by `factor`.
+  /// Sets angle i to position * frequencies[i]; its cosine and sine are multiplied by `factor`.
   void set_angles(std::span<const double> frequencies, Index position, double factor, Index token = 0) {
     using Real = std::common_type_t<T, double>;
     set(
@@ -38,7 +38,7 @@ class Rotation {
         token);
   }
 
-  /// Pair i is turned by the angle whose cos and sin angle_of(i) returns.
+  /// Sets the angle of each pair i; angle_of(i) returns its cosine and sine.
   template <class AngleOf>
   void set(const AngleOf& angle_of, Index token = 0) {
     for (Index i = 0; i < pairs_; ++i) {
@@ -47,9 +47,9 @@ class Rotation {
     }
   }
 
-  /// Turns one row of `dim` numbers; numbers that belong to no pair are copied. `from` and `to` are the same row or do
-  /// not overlap.
-  void turn(const RowsToRead& from, const RowsToWrite& to, Index dim, Index token = 0) const {
+  /// Rotates one row of `dim` elements; elements that belong to no pair are copied. `from` and `to` are the same row or
+  /// do not overlap.
+  void rotate(const RowsToRead& from, const RowsToWrite& to, Index dim, Index token = 0) const {
     each_pair(token, [&](Index a, Index b, T cos, T sin) {
       const T x = load_number<T>(from, 0, a), y = load_number<T>(from, 0, b);
       store_number<T>(to, 0, a, cos * x - sin * y);
@@ -58,8 +58,8 @@ class Rotation {
     for (Index i = 2 * pairs_; i < dim; ++i) store_number<T>(to, 0, i, load_number<T>(from, 0, i));
   }
 
-  /// Turns a row in place, whose numbers lie next to each other.
-  void turn(T* row, Index token) const {
+  /// Rotates a row of contiguous elements in place.
+  void rotate(T* row, Index token) const {
     each_pair(token, [&](Index a, Index b, T cos, T sin) {
       const T x = row[a], y = row[b];
       row[a] = cos * x - sin * y;
@@ -68,7 +68,7 @@ class Rotation {
   }
 
  private:
-  /// Calls visit(number, its partner, cos, sin) for all pairs.
+  /// Calls visit(index, index of its partner, cos, sin) for all pairs.
   template <class Visit>
   void each_pair(Index token, const Visit& visit) const {
     const T* const cos = cos_.data() + token * pairs_;

@@ -1,18 +1,18 @@
-// Rows of a tensor in an order of their own.
+// Rows of a tensor in any order.
 #pragma once
 
 #include "attn/types.h"
 
 namespace attn::detail {
 
-/// Lists of rows, one for each batch element and head: number i of a list stands for row rows[i] of the tensor. Lists
-/// are cut into runs from their beginning; the rows of a run lie `step` rows apart.
+/// Lists of rows, one per batch element and head: entry i of a list stands for row rows[i] of the tensor. Lists are
+/// split into runs of `run` entries from their beginning; the rows of a run are `step` rows apart.
 struct RowList {
-  const Index* rows = nullptr;      ///< null: there is none, number i is row i
-  Index of_batch = 0, of_head = 0;  ///< from the list of a batch element, or head, to that of the next
+  const Index* rows = nullptr;      ///< null: no lists, entry i is row i
+  Index of_batch = 0, of_head = 0;  ///< distance from the list of a batch element, or head, to the next
   Index run = 1;
   Index step = 1;
-  /// Where each list begins in `rows`, if lists are not equally long; of_batch and of_head count its entries then.
+  /// Where each list begins in `rows`, if their lengths differ; of_batch and of_head then count entries of `begins`.
   const Index* begins = nullptr;
 
   constexpr bool exists() const { return rows != nullptr; }
@@ -21,7 +21,7 @@ struct RowList {
     return rows + (begins != nullptr ? begins[first] : first);
   }
   constexpr Index at(Index batch, Index head, Index number) const { return of(batch, head)[number]; }
-  /// How many entries, from `number` on, are left of its run.
+  /// Number of entries left in the run, from `number` on.
   constexpr Index left_of_run(Index number) const { return run - number % run; }
 };
 

@@ -1,7 +1,8 @@
-# Each of PLUGINS exports plugin_attention and no symbol that has attn in its name. HOST exports such symbols.
+# Checks that each of PLUGINS exports plugin_attention and no symbol with attn in its name, and that HOST exports such
+# symbols.
 cmake_minimum_required(VERSION 3.22)
 
-# exports(<variable> <file>): names of the symbols that it defines for others.
+# exports(<variable> <file>): names of the symbols that the file exports.
 function(exports variable file)
   execute_process(COMMAND ${NM} -D --defined-only ${file} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
   set(${variable} "${symbols}" PARENT_SCOPE)
@@ -22,5 +23,5 @@ endforeach()
 
 exports(symbols ${HOST})
 if(NOT symbols MATCHES "4attn")
-  message(FATAL_ERROR "${HOST} exports nothing of attn, so the plug-ins were not tried beside it")
+  message(FATAL_ERROR "${HOST} exports no symbols of attn, so the plug-ins were not tested next to an exported copy")
 endif()

@@ -1,4 +1,4 @@
-// Loads plug-ins that contain attn each, into a program that contains and exports it too: host PLUGIN...
+// Loads plug-ins that each contain attn into a program that also contains and exports it: host PLUGIN...
 #include <attn/attn.h>
 #include <dlfcn.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using Attention = void(float*, const float*, const float*, const float*, long, long, long);
 
-constexpr long kHeads = 4, kTokens = 70, kDim = 24;  // tiles of queries and keys that end early
+constexpr long kHeads = 4, kTokens = 70, kDim = 24;  // not whole tiles of queries and keys
 constexpr auto kFloats = static_cast<std::size_t>(kHeads * kTokens * kDim);
 
 void check(bool condition, const std::string& what) {
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
     std::vector<void*> handles;
     std::vector<Attention*> attentions;
     for (int i = 1; i < argc; ++i) {
-      // What a plug-in exports would be found by those that are loaded after it.
+      // RTLD_GLOBAL makes a plug-in's exports visible to later ones.
       void* const handle = dlopen(argv[i], RTLD_NOW | RTLD_GLOBAL);
       check(handle != nullptr, handle == nullptr ? dlerror() : "");
       handles.push_back(handle);
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
       }
       check(refused, name + " takes a negative dim");
     }
-    // Its threads end with it.
+    // Unloading a plug-in ends its threads.
     for (void* const handle : handles) check(dlclose(handle) == 0, "a plug-in closes");
   }
 }

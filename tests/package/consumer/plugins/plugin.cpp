@@ -1,4 +1,4 @@
-// A plug-in: its interface has pointers and sizes, no types of attn or Eigen.
+// A plug-in whose interface consists of pointers and sizes, without types of attn or Eigen.
 #include <attn/attn.h>
 
 #if defined(__GNUC__)

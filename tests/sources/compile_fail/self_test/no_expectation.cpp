@@ -1,4 +1,4 @@
 #ifdef ATTN_KO
-static_assert(false, "a message that nobody waits for");
+static_assert(false, "a message that is not expected");
 #endif
 int main() {}

@@ -1,4 +1,4 @@
-// What the self-tests' blocks are given.
+// Declarations for the self-tests' blocks.
 #pragma once
 
 namespace given::numbers {

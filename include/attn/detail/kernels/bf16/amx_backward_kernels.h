@@ -1,14 +1,14 @@
-// The kernels of the backward pass on the matrix unit, for numbers of bf16.
+// Kernels of the backward pass on the matrix unit, in bf16.
 //
-// Of the five products of detail/kernels/backward_kernels.h, the two of scores and that of grad_query are those of
-// detail/kernels/bf16/amx_tile_kernels.h. Gradients of keys and values are here:
+// Of the five products in detail/kernels/backward_kernels.h, scores, grad_weights and grad_query use the kernels of
+// detail/kernels/bf16/amx_tile_kernels.h. The gradients of keys and values are here:
 //
 //     grad_value (keys, v_dim)    += weights (keys, queries) · grad_out (queries, v_dim)
 //     grad_key   (keys, head_dim) += grad_scores (keys, queries) · query (queries, head_dim)
 //
 // A tile's 32 queries are one step of these products. The left factors are rows of scores, rounded to bf16; the right
-// ones are pairs of rows. Pairing up two rows changes the order of the columns, and the sums keep that order until they
-// are stored; see Bf16Packing::pair_up().
+// ones are pairs of rows. Pairing up two rows changes the order of the columns, and the sums keep that order until
+// finish_rows(); see Bf16Packing::pair_up().
 #pragma once
 
 #include "attn/detail/kernels/backward_kernels.h"
@@ -22,8 +22,8 @@ template <class Tiles>
 struct AmxBackwardKernels {
   static constexpr Index kQueries = Bf16Softmax::kQueries, kColumns = AmxTiles::kColumns;
 
-  /// Packs up to 32 rows of bf16 as pairs: for each 32 columns two tiles, each of (queries / 2, 16) pairs. Zeros stand
-  /// for missing queries. There is no factor, because products are scaled in float.
+  /// Packs up to 32 rows of bf16 as pairs: for every 32 columns, two tiles of (queries / 2, 16) pairs. Missing queries
+  /// are zeros. The factor is ignored, because products are scaled in float.
   ATTN_TARGET_AVX512 static void pack_panels(Rows<float> rows, Index count, Index dim, float, float* to) {
     alignas(64) static constexpr Array<std::byte, AmxTiles::kBytes> kZeros = {};
     const auto* const first = reinterpret_cast<const std::byte*>(rows.data);
@@ -59,7 +59,7 @@ struct AmxBackwardKernels {
       Tiles::load(tmm7, panel + kTileBytes, AmxTiles::kBytes);
       for (Index j = 0; j < whole; j += kStep) add_square(rounded + j * kLanes, to + j * row + c, row);
       if (whole == keys) continue;
-      // The sums behind those of the last key belong to something else.
+      // The memory after the last key's sums belongs to other data.
       alignas(64) Array<float, kStep* kColumns> rest = {};
       add_square(rounded + whole * kLanes, rest, kColumns);
       for (Index j = whole; j < keys; ++j)
@@ -70,7 +70,7 @@ struct AmxBackwardKernels {
     }
   }
 
-  /// Gradients of scores (keys, 32) as pairs of keys, (keys / 2, 32): the order in which the value product reads
+  /// Stores gradients of scores (keys, 32) as pairs of keys (keys / 2, 32), the order in which the value product reads
   /// weights.
   ATTN_TARGET_AVX512 static float* arrange_weights(float* weights, Index, Index keys, float* to) {
     constexpr auto kAll = std::make_integer_sequence<int, 32>();
@@ -85,7 +85,7 @@ struct AmxBackwardKernels {
     return to;
   }
 
-  /// Puts the sums of add_rows() in the order of the columns, times a factor.
+  /// Restores the column order of the sums of add_rows(), and multiplies them by a factor.
   ATTN_TARGET_AVX512 static void finish_rows(float* sums, Index rows, Index row, float factor) {
     for (float* at = sums; at < sums + rows * row; at += kColumns) {
       const V low = V::load(at), high = V::load(at + kLanes);
@@ -100,9 +100,9 @@ struct AmxBackwardKernels {
   typedef std::int16_t Words __attribute__((vector_size(64)));
   static constexpr int kLanes = V::kLanes;
   static constexpr Index kStep = 2 * AmxTiles::kRows, kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
-  static_assert(kQueries == AmxTiles::kColumns, "a tile of queries is one step of the products over queries");
+  static_assert(kQueries == AmxTiles::kColumns, "a tile of queries must be one step of the products over queries");
 
-  /// 32 keys times 32 columns; the pairs are in registers 6 and 7.
+  /// Adds the products for 32 keys and 32 columns, whose pairs are in registers 6 and 7.
   static ATTN_INLINE void add_square(const float* rounded, float* sums, Index row) {
     const Index stride = 4 * row;
     float* const below = sums + AmxTiles::kRows * row;
@@ -122,7 +122,7 @@ struct AmxBackwardKernels {
     Tiles::store(tmm3, below + kLanes, stride);
   }
 
-  /// The numbers in the lanes that a mask keeps, else 0.
+  /// Loads the lanes that a mask keeps; the others are 0.
   ATTN_TARGET_AVX512 static ATTN_INLINE V only(const IntRaw& kept, const float* from) {
     return {(V::Raw)((IntRaw)V::load(from).raw & kept)};
   }
@@ -134,7 +134,8 @@ struct AmxBackwardKernels {
   }
 };
 
-/// The backward kernels of the matrix unit. What is done in float is taken from `kernels`, which must be AVX-512's.
+/// Returns the backward kernels of the matrix unit. Kernels that work in float come from `kernels`, which must be
+/// AVX-512's.
 template <class Tiles>
 BackwardKernelSet<float> amx_backward_kernels(BackwardKernelSet<float> kernels) {
   using Kernels = AmxBackwardKernels<Tiles>;

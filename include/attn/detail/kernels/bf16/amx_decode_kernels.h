@@ -1,13 +1,13 @@
-// The kernels for single queries on the matrix unit: up to 16 that see the same keys are the rows of one tile.
+// Kernels for single queries on the matrix unit: up to 16 queries with the same keys are the rows of one tile.
 //
-// Scores, weights, out and the softmax between them are those of detail/kernels/decode_kernels.h, in float. Keys and
-// values are read in place as bf16, in whole tiles of 64 keys. The two products take a third of the time that they take
-// there, so that decoding many heads on few is bound by memory.
+// Scores, weights, out and the softmax are in float, as in detail/kernels/decode_kernels.h. Keys and values are read in
+// place as bf16, in whole tiles of 64 keys. The two products take a third of the time that they take there, so decoding
+// many query heads over few key heads is memory-bound.
 //
-// The next tile is fetched in the order of memory. Fetched in the order in which it is read here, 64 bytes of each row
-// in turn, a call took 1.4 times as long, as it does without fetching: what the processor fetches by itself follows
-// rising addresses. Fetched in bursts instead of evenly it took 4 % longer, and with all values paired up before the
-// first product a fifth longer, because they drive keys and rows out of L1.
+// The next tile is prefetched in memory order. With prefetches in the order in which tiles are read here, 64 bytes of
+// each row in turn, a call took 1.4 times as long, the same as without prefetches: the hardware prefetcher follows
+// rising addresses. Prefetching in bursts instead of evenly took 4 % longer. Pairing up all values before the first
+// product took a fifth longer, because the pairs evict keys and rows from L1.
 #pragma once
 
 #include "attn/detail/kernels/bf16/amx_registers.h"
@@ -22,15 +22,16 @@ template <class Tiles>
 struct AmxDecodeKernels {
   static constexpr Index kMost = AmxTiles::kRows;
 
-  /// scores = scale * keys * query, the latter as load_columns() leaves it in m.arranged: (head_dim / 2, 32) pairs, of
-  /// which the first 16 columns are read. Exactly kKeyTile keys; head_dim is a multiple of 32.
+  /// scores = scale * keys * query. Queries are read as load_columns() stores them in m.arranged: (head_dim / 2, 32)
+  /// pairs, of which the first 16 columns are used. There must be exactly kKeyTile keys, and head_dim must be a
+  /// multiple of 32.
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Index rows, const RowsToRead& key, Index,
                                        Index head_dim, Prefetcher& fetching) {
     alignas(64) Array<float, kKeyTile * kMost> products;  // (keys, queries)
     const Index stride = 2 * key.stride;
     const std::byte* k = key.data;
     const float* q = m.arranged;
-    // Half of the keys are fetched beside the products.
+    // Half of the lines of the keys are prefetched between these products.
     Tiles::zero(tmm0);
     Tiles::zero(tmm1);
     Tiles::zero(tmm2);
@@ -63,11 +64,11 @@ struct AmxDecodeKernels {
       }
   }
 
-  /// out = rescale * out + weights * values, the weights rounded to bf16. Exactly kKeyTile values; v_dim is a multiple
-  /// of 32.
+  /// out = rescale * out + weights * values, the weights rounded to bf16. There must be exactly kKeyTile values, and
+  /// v_dim must be a multiple of 32.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Index rows, const RowsToRead& value, Index,
                                        Index v_dim, Prefetcher& fetching) {
-    // (queries, keys / 2) pairs; what stands in rows that there are not, counts nowhere.
+    // (queries, keys / 2) pairs; unused rows hold garbage, and their sums are not used.
     alignas(64) Array<float, kMost * kStep> weights;
     for (Index r = 0; r < rows; ++r)
       for (Index j = 0; j < kKeyTile; j += kStep) {
@@ -92,7 +93,7 @@ struct AmxDecodeKernels {
       Tiles::multiply(tmm0, tmm5, tmm6);
       Tiles::load(tmm7, pairs + 3 * kTileBytes, AmxTiles::kBytes);
       Tiles::multiply(tmm1, tmm5, tmm7);
-      alignas(64) Array<float, kMost * kStep> sums;  // (queries, columns), these in the order of pair_up()
+      alignas(64) Array<float, kMost * kStep> sums;  // (queries, columns), with the columns in the order of pair_up()
       Tiles::store(tmm0, sums, 4 * kStep);
       Tiles::store(tmm1, sums + kLanes, 4 * kStep);
       for (Index r = 0; r < rows; ++r) add_sums(sums + r * kStep, m.rescale[r], m.out + r * v_dim + c);
@@ -104,9 +105,9 @@ struct AmxDecodeKernels {
   static constexpr int kLanes = V::kLanes;
   static constexpr Index kStep = AmxTiles::kColumns, kQueryColumns = 32, kRowBytes = 4 * kMost,
                          kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
-  static_assert(kKeyTile == 4 * AmxTiles::kRows, "the products of a tile of keys are registers 0 to 3");
+  static_assert(kKeyTile == 4 * AmxTiles::kRows, "the products of a tile of keys must fill registers 0 to 3");
 
-  /// In each 16 bytes of the result, numbers 0 to 3 of a and 4 to 7 of b, as named.
+  /// Selects the elements of each 16-byte block of the result: indices 0 to 3 are those of a, 4 to 7 those of b.
   template <int i0, int i1, int i2, int i3, int... e>
   ATTN_TARGET_AVX512 static ATTN_INLINE V choose(const V& a, const V& b, std::integer_sequence<int, e...>) {
     constexpr int kFrom[] = {i0, i1, i2, i3};
@@ -118,9 +119,9 @@ struct AmxDecodeKernels {
     return choose<i0, i1, i2, i3>(a, b, std::make_integer_sequence<int, 16>());
   }
 
-  /// Four queries of 16 keys, of (keys, 16) products, to a vector of keys for each query.
+  /// Transposes four queries of 16 keys, from (keys, 16) products, to a vector of keys for each query.
   ATTN_TARGET_AVX512 static ATTN_INLINE void load_queries(Array<V, 4>& x, const float* from) {
-    Array<V, 4> k;  // 16 bytes i of k[j] have key 4i + j
+    Array<V, 4> k;  // the 16-byte block i of k[j] has key 4i + j
     ATTN_UNROLL for (int j = 0; j < 4; ++j) Bf16Packing::load_lanes(k[j].raw, from + j * kMost, 4 * kRowBytes);
     const V low = choose<0, 4, 1, 5>(k[0], k[1]), high = choose<0, 4, 1, 5>(k[2], k[3]),
             low2 = choose<2, 6, 3, 7>(k[0], k[1]), high2 = choose<2, 6, 3, 7>(k[2], k[3]);
@@ -130,9 +131,9 @@ struct AmxDecodeKernels {
     x[3] = choose<2, 3, 6, 7>(low2, high2);
   }
 
-  /// 64 rows of 32 columns to tiles of pairs: of the first 32 rows columns 0 to 3, 8 to 11, 16 to 19, 24 to 27, then
-  /// the other columns; then the same of the next 32 rows. In this order two rows take two instructions, without one
-  /// that crosses the lanes of a vector.
+  /// Packs 64 rows of 32 columns into tiles of pairs: for the first 32 rows, columns 0 to 3, 8 to 11, 16 to 19 and 24
+  /// to 27, then the other columns; then the same for the next 32 rows. In this order, two rows take two instructions,
+  /// neither of which crosses the 16-byte lanes of a vector.
   ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* row, Index stride, std::byte* to,
                                                      Prefetcher& fetching) {
     for (Index half = 0; half < 2; ++half, to += kTileBytes)

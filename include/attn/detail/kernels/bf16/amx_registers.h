@@ -1,5 +1,5 @@
-// The registers and instructions of the matrix unit (AMX). They are written in assembly, because the compilers' own
-// functions for them differ, and need attributes on all functions that lead to them.
+// The registers and instructions of the matrix unit (AMX), written in assembly, because the compilers' intrinsics
+// differ and need attributes on all functions that they are inlined into.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,14 @@ inline constexpr TileRegister<5> tmm5;
 inline constexpr TileRegister<6> tmm6;
 inline constexpr TileRegister<7> tmm7;
 
-/// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of these
-/// registers and keep the order of the statements. Kernels take this type as `Tiles`; tests give them one in software.
+/// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers do not know about these
+/// registers and keep the order of the statements. Kernels take this type as `Tiles`; tests pass an emulation in
+/// software.
 struct AmxTiles : Bf16Instructions {
   static constexpr Index kRows = 16;
 
-  /// Configures the registers for the calling thread. A mod may call attention itself, between two kernels: they are
-  /// configured by then, and stay so until the outer call ends.
+  /// Configures the registers for the calling thread. A mod may itself call attention, between two kernels: the
+  /// registers are then already configured, and stay so until the outer call ends.
   static void begin() {
     if (depth()++ > 0) return;
     struct alignas(64) Configuration {
@@ -39,12 +40,12 @@ struct AmxTiles : Bf16Instructions {
     const Configuration configuration;
     asm volatile("ldtilecfg %0" : : "m"(configuration));
   }
-  /// Releases the registers, which the operating system would otherwise go on saving with the thread.
+  /// Releases the registers, which the operating system would otherwise keep saving with the thread.
   static void end() {
     if (--depth() == 0) asm volatile("tilerelease");
   }
 
-  /// How many calls of this thread use the registers.
+  /// Number of calls of this thread that use the registers.
   static int& depth() {
     thread_local int calls = 0;
     return calls;
@@ -62,7 +63,7 @@ struct AmxTiles : Bf16Instructions {
   static ATTN_INLINE void zero(TileRegister<number>) {
     asm volatile("tilezero %%tmm%c0" : : "i"(number));
   }
-  /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed over k. Denormal numbers count as 0.
+  /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed over k. Denormals are treated as 0.
   template <int sum, int a, int b>
   static ATTN_INLINE void multiply(TileRegister<sum>, TileRegister<a>, TileRegister<b>) {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));

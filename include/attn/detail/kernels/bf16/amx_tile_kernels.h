@@ -1,22 +1,23 @@
-// The kernels of one tile on the matrix unit, for numbers of bf16.
+// Kernels for one tile on the matrix unit, in bf16.
 //
 // As in detail/kernels/tile_kernels.h, lanes run over queries. A tile has 32 of them:
 //
-//     query    (head_dim / 2, queries)  pairs of bf16, (d, d + 1) of a query in the room of a float; not scaled
-//     scores   (keys, queries)          float, still to be scaled
+//     query    (head_dim / 2, queries)  pairs of bf16, (d, d + 1) of a query in the space of a float; not scaled
+//     scores   (keys, queries)          float, not yet scaled
 //     weights  (keys / 2, queries)      pairs of bf16, of the keys j and j + 1
 //     out      (v_dim, queries)         float, not yet divided by the sum
 //
 // A row of each is two tile rows of 64 bytes. Keys are read in place, 16 rows of 64 bytes at a time; values are
 // transposed once for all tiles of queries that read them.
 //
-// At head_dim 64 with 64 keys, each part by itself and with everything in L1: scores take 1.5 times as long as their
-// multiplications alone, values 1.6 times, and the softmax as long as 2.3 times the multiplications. Tried: the next
-// scores between the instructions of the softmax (nothing at head_dim 64, 5 % at 128, and the clock of the core falls
-// by a sixth); tiles of 128 keys (worse than several of 64 whose weights wait for one value product); weights rounded
-// by vcvtne2ps2bf16 (two cycles, where an addition and a permutation take less); keys fetched into L1 half a step ahead
-// (nothing at head_dim 128, though they come from L2 there and the score product takes 1.2 times as long as with keys
-// in L1; the values are fetched by the processor itself, and fetching them as well took 1.5 times as long).
+// At head_dim 64 with 64 keys, measured separately with everything in L1, the score product takes 1.5 times as long as
+// its multiplications alone, the value product 1.6 times, and the softmax 2.3 times as long as the multiplications of
+// one product. Tried: computing the next scores between the instructions of the softmax (no gain at head_dim 64, 5 % at
+// 128, and the clock of the core falls by a sixth); tiles of 128 keys (worse than several of 64 whose weights wait for
+// one value product); rounding weights with vcvtne2ps2bf16 (two cycles, more than an addition and a permutation);
+// prefetching keys into L1 half a step ahead (no gain at head_dim 128, though they come from L2 there and the score
+// product takes 1.2 times as long as with keys in L1). The hardware prefetcher already fetches the values, and
+// prefetching them as well took 1.5 times as long.
 #pragma once
 
 #include <algorithm>
@@ -33,9 +34,11 @@ template <class Tiles>
 struct AmxKernels {
   static constexpr Index kQueries = Bf16Softmax::kQueries;
   static_assert(kQueries == 2 * AmxTiles::kRows,
-                "a square of sums is 2 x 2 registers: rows of keys or columns x queries");
-  static_assert(AmxTiles::kColumns == 2 * AmxTiles::kRows, "pairs of a row of one factor meet the rows of the other");
-  static_assert(kKeyTile % AmxTiles::kColumns == 0, "tiles of keys are whole steps of the value product");
+                "a square of sums takes 2 x 2 registers: keys or value columns x queries");
+  static_assert(AmxTiles::kColumns == 2 * AmxTiles::kRows,
+                "a row of one factor must have as many pairs as the other has rows");
+  static_assert(kKeyTile % AmxTiles::kColumns == 0,
+                "a tile of keys must be a whole number of steps of the value product");
 
   /// scores = keys * query. Rows of keys are read up to the next multiple of 32 columns.
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Rows<float> key, Index keys, Index head_dim) {
@@ -57,8 +60,9 @@ struct AmxKernels {
     }
   }
 
-  /// out = carried out + values^T * weights; `value` is arranged by Bf16Packing::transpose_values(). The more keys
-  /// there are at a time, the less often `out` goes to the L2 cache and back.
+  /// out = values^T * weights, plus the previous out as `update` says; `value` is arranged by
+  /// Bf16Packing::transpose_values(). The more keys one call covers, the less often `out` is loaded from the L2 cache
+  /// and stored there.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Rows<float> value, Index keys, Index v_dim,
                                        OutUpdate update, const PrefetchPlan&) {
     const auto* v = reinterpret_cast<const std::byte*>(value.data);
@@ -90,7 +94,7 @@ struct AmxKernels {
   static constexpr Index kStep = AmxTiles::kColumns, kRows = AmxTiles::kRows;
   static constexpr Index kRowBytes = 4 * kQueries, kTileBytes = kRows * AmxTiles::kBytes;
 
-  // Sums are in registers 0 to 3: two times 16 rows by two times 16 queries.
+  // Sums are in registers 0 to 3: 2 x 16 rows by 2 x 16 queries.
   static ATTN_INLINE void zero_square() {
     Tiles::zero(tmm0);
     Tiles::zero(tmm1);
@@ -116,7 +120,7 @@ struct AmxKernels {
     Tiles::store(tmm3, to + kRows * kQueries + kLanes, kRowBytes);
   }
 
-  /// Loads all of a query of 64 dimensions, or of the weights of 64 keys, into registers 4 to 7, where they stay.
+  /// Loads whole queries of 64 dimensions, or all weights of 64 keys, into registers 4 to 7, where they stay.
   static ATTN_INLINE void load_second(const float* from) {
     Tiles::load(tmm4, from, kRowBytes);
     Tiles::load(tmm5, from + kLanes, kRowBytes);
@@ -163,8 +167,8 @@ struct AmxKernels {
   }
 };
 
-/// The family of the matrix unit. Without kOthers single queries keep the kernels of `family`, because those of the
-/// matrix unit read keys and values of bf16.
+/// Returns the family of the matrix unit. Without kOthers, single queries keep the kernels of `family`, because those
+/// of the matrix unit read bf16 keys and values.
 template <class Tiles, bool kOthers = true>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family = bf16_family<AmxKernels<Tiles>, Tiles, kOthers>(family);

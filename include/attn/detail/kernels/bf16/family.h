@@ -1,4 +1,4 @@
-// The family of kernels for numbers of bf16: what its members share, whatever multiplies.
+// The kernel family for bf16: the parts shared by its vector and matrix-unit versions.
 #pragma once
 
 #include "attn/detail/kernels/bf16/packing.h"
@@ -9,9 +9,9 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The family whose tiles are multiplied by Products::score and Products::value. All tiles have the same width, however
-/// few queries are used. Single queries, storing and selection are taken from `family`, which must be AVX-512's;
-/// without kOthers that is native_family()'s, and all numbers of a call are floats.
+/// Returns the family whose tiles are multiplied by Products::score and Products::value. All tiles have the same width,
+/// however few queries they hold. Kernels for single queries, storing and selection come from `family`, which must be
+/// AVX-512's; without kOthers, it is that of native_family(), and all elements of a call are floats.
 template <class Products, class Instructions, bool kOthers>
 constexpr KernelFamily<float> bf16_family(KernelFamily<float> family) {
   family.format = {.dtype = DType::bf16,
@@ -25,7 +25,7 @@ constexpr KernelFamily<float> bf16_family(KernelFamily<float> family) {
   family.widest = 1;
   family.by_vectors[0] = {Bf16Softmax::kQueries, Products::score, Bf16Softmax::softmax, Products::value};
   family.pack_rows = Bf16Packing::pack_rows<Instructions, kOthers>;
-  family.find_max = [](const TileMemory<float>&, Index, Index) {};  // softmax() does not ask for it
+  family.find_max = [](const TileMemory<float>&, Index, Index) {};  // softmax() does not use it
   family.scale_scores = Bf16Softmax::scale_scores;
   family.arrange_values = Bf16Packing::transpose_values;
   return family;

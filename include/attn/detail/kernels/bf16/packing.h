@@ -1,4 +1,4 @@
-// Brings bf16 into the order in which its products read it, those of vectors and those of the matrix unit.
+// Packing of bf16 into the order that the vector and matrix-unit products read.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A `float` stands for two numbers of bf16 here.
+/// Here, a `float` holds two bf16 values.
 struct Bf16Packing {
   static constexpr Index kColumns = Bf16Instructions::kColumns;
 
-  /// Copies rows behind each other, rounded to bf16 and filled up with zeros to a multiple of 32 columns. kOthers: rows
-  /// may hold other numbers than floats.
+  /// Packs rows back to back, rounded to bf16 and padded with zeros to a multiple of 32 columns. kOthers: rows may hold
+  /// types other than float.
   template <class Instructions, bool kOthers>
   ATTN_TARGET_AVX512 static void pack_rows(const RowsToRead& from, Index rows, Index columns, float* to) {
     const Index padded_columns = padded(columns, kColumns);
@@ -36,7 +36,7 @@ struct Bf16Packing {
     alignas(64) Array<float, kKeyTile * kColumns> part;
     for (Index c = 0; c < padded_columns; c += kColumns) {
       const Index count = std::min(kColumns, columns - c);
-      const std::byte* const first = from.data + c * from.column * size_of_number<float>(from.dtype);
+      const std::byte* const first = from.data + c * from.column * size_of_element<float>(from.dtype);
       Rows<float> floats{part, kColumns};
       if (from.dtype == DType::native && from.column == 1 && count == kColumns)
         floats = {reinterpret_cast<const float*>(first), from.stride};
@@ -53,7 +53,7 @@ struct Bf16Packing {
   }
 
   /// Arranges values for the value product: tiles of 16 columns x 32 keys, all columns of the first 32 keys, then those
-  /// of the next 32. Zeros fill up the keys to a multiple of 32; the rows have whole tiles of columns.
+  /// of the next 32. The keys are padded with zeros to a multiple of 32; the rows must hold whole tiles of columns.
   ATTN_TARGET_AVX512 static Rows<float> transpose_values(Rows<float> value, Index keys, Index v_dim, float* to) {
     const Index stride = 4 * value.stride, columns = padded(v_dim, kColumns);
     auto* block = reinterpret_cast<std::byte*>(to);
@@ -73,7 +73,7 @@ struct Bf16Packing {
     return {to, 0};
   }
 
-  /// Loads four times 16 bytes, `stride` bytes apart.
+  /// Loads four blocks of 16 bytes, `stride` bytes apart.
   template <class Raw>
   ATTN_TARGET_AVX512 static ATTN_INLINE void load_lanes(Raw& x, const void* from, Index stride) {
     const auto* const row = static_cast<const std::byte*>(from);
@@ -83,8 +83,8 @@ struct Bf16Packing {
     insert<3>(x, row + 3 * stride);
   }
 
-  /// Pairs up two rows of 32 numbers: in each 16 bytes, `low` has the pairs of columns 8i to 8i + 3, `high` those of
-  /// the other columns.
+  /// Pairs up two rows of 32 elements: the 16-byte block i of `low` has the pairs of columns 8i to 8i + 3, that of
+  /// `high` the pairs of columns 8i + 4 to 8i + 7.
   ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* a, const std::byte* b, std::byte* low,
                                                      std::byte* high) {
     const Words first = *reinterpret_cast<const WordsAnywhere*>(a), second = *reinterpret_cast<const WordsAnywhere*>(b);
@@ -94,8 +94,8 @@ struct Bf16Packing {
     *reinterpret_cast<WordsInMemory*>(high) = y;
   }
 
-  /// Numbers in the order of the columns, 0 to 15 (kFirst 0) or 16 to 31 (kFirst 8). `low` and `high` have one number
-  /// for each pair of pair_up().
+  /// Returns elements in column order, 0 to 15 (kFirst 0) or 16 to 31 (kFirst 8). `low` and `high` have one element for
+  /// each pair of pair_up().
   template <int kFirst>
   ATTN_TARGET_AVX512 static ATTN_INLINE Vec<float, 64> in_order(const Vec<float, 64>& low, const Vec<float, 64>& high) {
     return fours_in_turn<kFirst>(low, high, std::make_integer_sequence<int, 16>());
@@ -108,13 +108,13 @@ struct Bf16Packing {
   typedef Words WordsInMemory __attribute__((may_alias));
   static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
   static_assert(2 * kColumns == Bf16Instructions::kBytes && V::kLanes == Bf16Instructions::kPairs,
-                "a row of pairs is a vector");
+                "a row of pairs must fill one vector");
 
   /// Loads rows of up to 32 columns as floats, padded with zeros.
   template <bool kOthers>
   ATTN_TARGET_AVX512 static void load_part(const RowsToRead& from, Index rows, Index count, float* part) {
     compiled<VectorSet::avx512, PackingKernels<float, 64, kOthers>::pack_rows>(from, rows, count, part);
-    // Begins with the last row, because rows of fewer columns move apart.
+    // Starts with the last row, because padding moves rows of fewer columns apart in place.
     for (Index r = rows; count < kColumns && r-- > 0;) {
       std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);
       std::fill(part + r * kColumns + count, part + (r + 1) * kColumns, 0.0f);
@@ -134,7 +134,8 @@ struct Bf16Packing {
     return {__builtin_shufflevector(a.raw, b.raw, (first + e / 8 * 4 + e % 4 + e / 4 % 2 * 16)...)};
   }
 
-  /// Takes words of a and b in turn: from the lower half of each 16 bytes, and from the upper half.
+  /// Interleaves words of a and b: `low` takes those in the lower half of each 16-byte block, `high` those in the upper
+  /// half.
   template <int... i>
   ATTN_TARGET_AVX512 static ATTN_INLINE void interleave(Words& low, Words& high, const Words& a, const Words& b,
                                                         std::integer_sequence<int, i...>) {
@@ -142,8 +143,8 @@ struct Bf16Packing {
     high = __builtin_shufflevector(a, b, (i / 8 * 8 + i % 8 / 2 + i % 2 * 32 + 4)...);
   }
 
-  /// Transposes 32 rows of 8 numbers to 8 rows of 32. Each vector has 8 numbers of four rows that are 8 apart; three
-  /// times, the words of two vectors are taken in turn.
+  /// Transposes 32 rows of 8 elements to 8 rows of 32. Each vector has 8 elements of four rows that are 8 apart; the
+  /// words of pairs of vectors are interleaved three times.
   ATTN_TARGET_AVX512 static ATTN_INLINE void transpose_block(const std::byte* from, Index stride, std::byte* to) {
     constexpr auto kAll = std::make_integer_sequence<int, 32>();
     Array<Words, 8> x, y;

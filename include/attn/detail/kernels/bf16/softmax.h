@@ -1,4 +1,4 @@
-// The softmax between two products of bf16; see detail/kernels/bf16/amx_tile_kernels.h for the layouts.
+// The softmax between two bf16 products; see detail/kernels/bf16/amx_tile_kernels.h for the layouts.
 #pragma once
 
 #include <limits>
@@ -17,7 +17,7 @@ struct Bf16Softmax {
 
   /// One step of the online softmax, as in TileKernels, but the maximum lags behind: as long as no weight gets large
   /// relative to the old maximum, one pass over the scores is enough and `out` stays as it is. This loses nothing,
-  /// because bf16 has the exponents of float.
+  /// because bf16 has the exponent range of float.
   ATTN_TARGET_AVX512 static bool softmax(const TileMemory<float>& m, Index keys, Rows<float>, Index) {
     const Index whole = padded(keys, kStep);
     const V infinity = V::broadcast(std::numeric_limits<float>::infinity()), most = V::broadcast(kMostSum);
@@ -66,7 +66,7 @@ struct Bf16Softmax {
   static constexpr Index kStep = Bf16Instructions::kColumns;
   static constexpr float kLog2e = std::numbers::log2e_v<float>;
 
-  /// What the weights of a tile may add up to before the maximum is brought up to date.
+  /// The largest sum of a tile's weights for which the maximum is not updated.
   static constexpr float kMostSum = 4096;
 
   // Predicates of vcmpps.
@@ -78,10 +78,10 @@ struct Bf16Softmax {
     return lanes != 0;
   }
 
-  /// 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3 with 2^0 = 1 and 2^1 = 2,
-  /// and has the least relative error on [0, 1] of all such: 1.03e-4, a 19th of an eps of bf16. Without 2^1 = 2 the
-  /// error would be 8.6e-5, but also at 1, where the largest weights lie: the product of a score and log2(e) is
-  /// rounded, and may fall short of the maximum's.
+  /// 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3, is exact at 0 and 1, and has
+  /// the smallest relative error on [0, 1] of all such polynomials: 1.03e-4, a 38th of the largest error of rounding to
+  /// bf16 (2^-8). Without exactness at 1, the error would be 8.6e-5, but would also occur at 1, where the largest
+  /// weights are: the product of a score and log2(e) is rounded, and may be just below the maximum's.
   ATTN_TARGET_AVX512 static ATTN_INLINE V exp2(const V& x) {
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
     Raw f;
@@ -93,7 +93,7 @@ struct Bf16Softmax {
     return {p};
   }
 
-  /// Brings the maximum of 16 queries up to date with this tile, and rescales their sum. `reference` becomes what the
+  /// Updates the maxima of 16 queries with this tile, and rescales their sums. `reference` becomes the scores that
   /// weights are relative to.
   ATTN_TARGET_AVX512 static ATTN_INLINE void raise_max(const TileMemory<float>& m, Index keys, int h, V& reference) {
     const V infinity = V::broadcast(std::numeric_limits<float>::infinity());
@@ -105,9 +105,10 @@ struct Bf16Softmax {
     const V tile_max = max(max(top[0], top[1]), max(top[2], top[3])) * m.scale;
     const V old = reference, now = max(tile_max, old);
     now.store(m.max + h * kLanes);
-    // Scores of a query that has kept no key yet are measured from 0, where e^-inf is the right weight.
+    // Scores of a query that has kept no key yet are relative to 0, where e^-inf is the right weight.
     reference = select(now == -infinity, V{}, now);
-    // The exact factor, because a maximum may rise a little with each tile, and the errors of all factors add up.
+    // The factor is computed in full precision, not by exp2(), because a maximum may rise a little with each tile, and
+    // the errors of all factors accumulate.
     const V factor = exp(old - reference);
     factor.store(m.rescale + h * kLanes);
     for (float* numbers : {m.sum, m.sum_rest}) (V::load(numbers + h * kLanes) * factor).store(numbers + h * kLanes);
@@ -131,18 +132,18 @@ struct Bf16Softmax {
     return upper;
   }();
 
-  /// Weights on their way through weigh(). Single vectors, because g++ 12 would keep arrays of them in memory.
+  /// The state of weigh(). It has single vectors, because g++ 12 would keep arrays of them in memory.
   struct Weighing {
     V factor, reference0, reference1;
     V sum0, sum1, sum2, sum3;
-    Words upper;  // of each dword, twice
+    Words upper;  // index of the upper word of each dword, twice
     const float* scores;
     float* weights;
   };
 
-  /// Weighs two keys of 16 queries. bf16 is the upper half of a float: adding 0x8000 rounds to the nearest, and the
-  /// weight of the first key moves into the lower half of that of the second. (Truncating, with the rounding in the
-  /// polynomial, saves two additions and made the largest error at scores of 1e3 eight times as large.)
+  /// Computes the weights of two keys for 16 queries. bf16 is the upper half of a float: adding 0x8000 rounds to the
+  /// nearest, and the weight of the first key moves into the lower half of that of the second. (Truncating, with the
+  /// rounding in the polynomial, saved two additions but made the largest error at scores of 1e3 eight times as large.)
   ATTN_TARGET_AVX512 static ATTN_INLINE void weigh_pair(Weighing& w, const V& reference, V& sum0, V& sum1, Index lane) {
     V x = exp2(V::load(w.scores + lane) * w.factor - reference),
       y = exp2(V::load(w.scores + lane + kQueries) * w.factor - reference);
@@ -154,7 +155,7 @@ struct Bf16Softmax {
     y.store(w.weights + lane);
   }
 
-  /// The weights of a tile relative to `highest`, and their sums.
+  /// Computes the weights of a tile relative to `highest`, and their sums.
   ATTN_TARGET_AVX512 static ATTN_INLINE void weigh(const TileMemory<float>& m, Index keys, const V* highest, V* sum) {
     Weighing w;
     w.factor = V::broadcast(m.scale * kLog2e);

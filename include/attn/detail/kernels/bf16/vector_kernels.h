@@ -1,10 +1,10 @@
-// The two products of a tile for numbers of bf16, by vectors (AVX512-BF16): what the matrix unit's kernels do in
-// detail/kernels/bf16/amx_tile_kernels.h, on the same layouts.
+// The two products of a bf16 tile with vector instructions (AVX512-BF16), on the layouts of
+// detail/kernels/bf16/amx_tile_kernels.h.
 //
-// A lane is a query, and a pair of one row is broadcast: two neighbouring dimensions of a key, or two neighbouring keys
-// of a column of values. An instruction multiplies two pairs in each lane. On Zen 5 calls over long texts are 1.8 to 2
-// times as fast as those of float. Single queries keep the kernels that widen bf16: these are bound by memory, and
-// their numbers of float would be rounded. The backward pass stays in float too.
+// Each lane is a query, and a pair of one row is broadcast: two neighbouring dimensions of a key, or two neighbouring
+// keys of a column of values. An instruction multiplies two pairs in each lane and adds the products. On Zen 5, calls
+// over long sequences are 1.8 to 2 times as fast as in float. Single queries keep the kernels that widen bf16: these
+// are memory-bound, and their float queries and weights would be rounded. The backward pass stays in float too.
 #pragma once
 
 #include "attn/detail/kernels/bf16/family.h"
@@ -14,7 +14,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 struct Bf16VectorKernels {
-  /// scores = keys * query, of keys by eights.
+  /// scores = keys * query, eight keys at a time.
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Rows<float> key, Index keys, Index head_dim) {
     const Index stride = 4 * key.stride, pairs = ceil_div<Index>(head_dim, 2);
     const auto* row = reinterpret_cast<const std::byte*>(key.data);
@@ -25,7 +25,8 @@ struct Bf16VectorKernels {
     }
   }
 
-  /// out = carried out + values^T * weights; `value` is arranged by Bf16Packing::transpose_values().
+  /// out = values^T * weights, plus the previous out as `update` says; `value` is arranged by
+  /// Bf16Packing::transpose_values().
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Rows<float> value, Index keys, Index v_dim,
                                        OutUpdate update, const PrefetchPlan&) {
     constexpr Index kKeys = Bf16Instructions::kColumns, kBytes = Bf16Instructions::kBytes,
@@ -49,13 +50,13 @@ struct Bf16VectorKernels {
   static constexpr Index kQueries = Bf16Softmax::kQueries;
   static_assert(kQueries == kVectors * kLanes);
 
-  /// Rows whose sums stay in registers: 8 x 2 of them, two of queries or weights, and a pair. Tiles with 12 rows were
-  /// as fast, with 4 slower.
+  /// Rows whose sums stay in registers: 8 x 2 vectors of sums, two of queries or weights, and a broadcast pair. 12 rows
+  /// were as fast, 4 slower.
   static constexpr int kRows = 8;
-  static_assert(kKeyTile % kRows == 0 && Bf16Instructions::kColumns % kRows == 0, "rows are there by eights");
+  static_assert(kKeyTile % kRows == 0 && Bf16Instructions::kColumns % kRows == 0, "rows are processed kRows at a time");
   using Sums = Array<Array<V, kVectors>, kRows>;
 
-  /// sums (rows, queries) += rows (rows, pairs) * second (pairs, queries). Rows lie `stride` bytes apart.
+  /// sums (rows, queries) += rows (rows, pairs) * second (pairs, queries). Rows are `stride` bytes apart.
   ATTN_TARGET_AVX512 static ATTN_INLINE void add_products(Sums& sums, const std::byte* rows, Index stride,
                                                           const float* second, Index pairs) {
     Array<const std::byte*, kRows> row;
@@ -84,7 +85,7 @@ struct Bf16VectorKernels {
   }
 };
 
-/// The family of AVX512-BF16.
+/// The kernel family of AVX512-BF16.
 template <bool kOthers>
 inline constexpr KernelFamily<float> kBf16VectorFamily = bf16_family<Bf16VectorKernels, Bf16Instructions, kOthers>(
     std::conditional_t<kOthers, AnyFamilyOf<float, VectorSet::avx512>, FamilyOf<float, VectorSet::avx512>>::kKernels);

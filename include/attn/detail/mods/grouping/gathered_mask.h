@@ -1,4 +1,4 @@
-// Masks whose pairs become dense once the keys of some queries are gathered, and where the gathered tokens lie.
+// Masks whose pairs become dense once the keys of some queries are gathered, and the positions of gathered tokens.
 #pragma once
 
 #include <algorithm>
@@ -9,24 +9,24 @@
 
 namespace attn::detail {
 
-/// A mask that can say which keys some queries need. `gathering` has
+/// A mask that can list the keys that some queries need. `gathering` has
 ///
 ///     bool pays(const Problem& call) const;       whether gathering saves work
 ///     void for_each(const Problem& call, visit) const;
 ///
-/// for_each() calls visit(tokens, far, problem) for parts of the call that have no query in common and make it up
-/// together. `far` is the mask on the numbers of `tokens`, and `problem` has the sizes of the part. The base class is
-/// the mask for those who ask about single pairs.
+/// for_each() calls visit(tokens, far, problem) for disjoint parts of the call that together cover all its queries.
+/// `far` is the mask on indices into `tokens`, and `problem` has the sizes of the part. The base class is the whole
+/// mask, for evaluating single pairs.
 template <class Mask, class Gathering>
 struct GatheredMask : Mask {
   const Gathering* gathering;  ///< outlives the call
   Index q_len;                 ///< of the call that the mask was made for, like `keys`
   Range keys;
 
-  /// Whether the keys of this call are gathered. A mask made for more keys, or for other queries, is asked about pairs
-  /// instead.
+  /// Whether the keys of this call are gathered. A mask made for more keys, or for other queries, is evaluated pair by
+  /// pair instead.
   bool gathers(const Problem& call) const { return is_made_for(call) && gathering->pays(call); }
-  /// The same of the backward pass, for masks that list keys.
+  /// The same for the backward pass, for masks that list keys.
   bool gathers_backward(const Problem& call) const { return is_made_for(call) && gathering->pays_backward(call); }
 
  private:
@@ -49,30 +49,30 @@ constexpr bool is_mask<GatheredMask<Mask, Gathering>> = true;
 template <class Mask, class Gathering>
 constexpr bool has_words<GatheredMask<Mask, Gathering>> = has_words<Mask>;
 
-/// Tokens of one batch element of a call, gathered into several short texts. The texts are computed as a call of their
-/// own: each is a batch element, and positions are the numbers of entries in its lists. The entries ascend.
+/// Tokens of one batch element of a call, gathered into several short sequences. These are computed as a separate call:
+/// each sequence is a batch element, and positions are indices into its lists. The entries of a list ascend.
 struct GatheredTokens {
   Index batch = 0;
-  RowList q;  ///< queries of the texts; if none, query number n of text t is row t * rows_of_text + n
-  Index rows_of_text = 0;
+  RowList q;  ///< queries of the sequences; if absent, query n of sequence t is row t * rows_of_sequence + n
+  Index rows_of_sequence = 0;
   Index q_offset = 0;                   ///< the position of query row 0 in the call
-  RowList kv;                           ///< keys of the texts and key heads
+  RowList kv;                           ///< keys of the sequences and key heads
   Index kv_offset = 0;                  ///< the position of key row 0 in the call
   Index first_head = 0, head_step = 1;  ///< of the query heads that take part
-  Index heads_of_list = 1;              ///< how many neighbouring heads share a list of keys
-  Index most_queries = 0;               ///< of a tile; 0: as many as kernels like
+  Index heads_of_list = 1;              ///< number of neighbouring heads that share a list of keys
+  Index most_queries = 0;               ///< per tile; 0 for the kernels' maximum
 
   constexpr const Index* kv_list(Index text, Index head) const { return kv.of(text, head / heads_of_list); }
   constexpr Index query(Index text, Index number) const {
-    return (q.exists() ? q.at(text, 0, number) : text * rows_of_text + number) + q_offset;
+    return (q.exists() ? q.at(text, 0, number) : text * rows_of_sequence + number) + q_offset;
   }
   constexpr Index head_in_call(Index head) const { return first_head + head * head_step; }
 
-  /// Where a pair of the texts lies in the whole call.
+  /// Returns a pair's position in the whole call.
   constexpr Position in_call(const Position& p) const {
     return {batch, head_in_call(p.head), query(p.batch, p.q), kv_list(p.batch, p.head)[p.kv] + kv_offset};
   }
-  /// The pairs of a tile of the texts.
+  /// Returns the positions of a tile's pairs in the whole call.
   PairGrid grid(const Tile& t) const {
     PairGrid grid{in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin})};
     if (q.exists()) grid.q_list = q.of(t.batch, 0) + t.q.begin;
@@ -81,7 +81,7 @@ struct GatheredTokens {
     grid.kv_offset = kv_offset;
     return grid;
   }
-  /// Which of the numbers tile.kv the keys in a range of the whole call have.
+  /// Converts a range of keys of the whole call to indices within tile.kv.
   Range kv_numbers(const Range& range, const Tile& tile) const {
     const Index* const list = kv_list(tile.batch, tile.head);
     const auto first_from = [&](Index key) {

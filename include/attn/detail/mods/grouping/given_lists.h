@@ -1,4 +1,4 @@
-// Lists of any lengths as users give them: offsets and indices (CSR), or a list of indices for each query.
+// Lists of any lengths as users pass them: offsets and indices (CSR), or a list of indices per query.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace attn::detail {
 
-/// A range that is no tensor: std::vector, std::set, std::initializer_list …
+/// A range that is not a tensor: std::vector, std::set, std::initializer_list …
 template <class X>
 concept PlainRange = !Viewable<X> && requires(const X& x) {
   x.begin();
@@ -20,14 +20,14 @@ concept PlainRange = !Viewable<X> && requires(const X& x) {
 template <class X>
 using item_t = std::remove_cvref_t<decltype(*std::declval<const X&>().begin())>;
 
-/// How deep ranges are nested in X: 1 for numbers in a row, 0 for what is no range.
+/// Nesting depth of ranges in X: 1 for a range of numbers, 0 for a type that is not a range.
 template <class X>
 constexpr int nesting = 0;
 template <PlainRange X>
 constexpr int nesting<X> = 1 + nesting<item_t<X>>;
 
-/// Lists in compressed rows: list i has the indices offsets[i] .. offsets[i + 1] - 1. There are batch x heads x rows of
-/// them; batch, heads and rows may be 1 where the call has more.
+/// Lists in compressed rows (CSR): list i has the entries offsets[i] .. offsets[i + 1] - 1 of `indices`. There are
+/// batch x heads x rows lists; batch, heads and rows may be 1 where the call has more.
 struct GivenLists {
   Index batch = 1, heads = 1, rows = 0;
   std::vector<Index> offsets, indices;
@@ -43,13 +43,13 @@ struct GivenLists {
   }
 };
 
-/// Integers that a user gives as a tensor or as a range, and the sizes of the tensor.
-struct GivenNumbers {
+/// Integers that a user passes as a tensor or as a range, and the shape of the tensor.
+struct GivenIntegers {
   std::vector<Index> shape, values;
 
   template <class X>
-  static GivenNumbers of(const X& given) {
-    GivenNumbers numbers;
+  static GivenIntegers of(const X& given) {
+    GivenIntegers numbers;
     if constexpr (PlainRange<X>) {
       numbers.append(given);
       numbers.shape = {static_cast<Index>(numbers.values.size())};
@@ -75,17 +75,18 @@ struct GivenNumbers {
   template <class Number>
   static constexpr void check() {
     static_assert(std::is_integral_v<Number> && !std::is_same_v<Number, bool>,
-                  "attn: offsets and indices of lists must be integers");
+                  "attn: list offsets and indices must be integers");
   }
 };
 
-/// @throws std::invalid_argument unless the offsets cut the indices into lists.
-inline GivenLists lists_of(const char* mod, GivenNumbers offsets, GivenNumbers indices) {
+/// Makes lists from offsets and indices.
+/// @throws std::invalid_argument if the offsets do not split the indices into lists, or an index is negative.
+inline GivenLists lists_of(const char* mod, GivenIntegers offsets, GivenIntegers indices) {
   const std::vector<Index>& shape = offsets.shape;
   require(shape.size() <= 3 && shape.back() > 0, mod, ": the offsets have shape ", std::span(shape),
-          ", they must be (q_len + 1), (heads, q_len + 1) or (batch, heads, q_len + 1)");
+          ", expected (q_len + 1), (heads, q_len + 1) or (batch, heads, q_len + 1)");
   require(indices.shape.size() == 1, mod, ": the indices have shape ", std::span(indices.shape),
-          ", behind offsets they stand in a row");
+          ", but must have rank 1 if offsets are given");
   GivenLists lists;
   lists.rows = shape.back() - 1;
   if (shape.size() > 1) lists.heads = shape[shape.size() - 2];
@@ -96,56 +97,57 @@ inline GivenLists lists_of(const char* mod, GivenNumbers offsets, GivenNumbers i
   for (std::size_t i = 0; i < offsets.values.size(); ++i) {
     const Index offset = offsets.values[i], before = lists.offsets.back();
     if (static_cast<Index>(i) % shape.back() == 0) {
-      require(offset == before, mod, ": offsets[", i, "] is ", offset, ", ",
-              i == 0 ? "the first one must be " : "each head goes on where the one before it ends, at ", before);
+      require(offset == before, mod, ": offsets[", i, "] must be ", before,
+              i == 0 ? ", but is " : ", where the previous head ends, but is ", offset);
       continue;
     }
     require(offset >= before, mod, ": offsets[", i, "] is ", offset, " after ", before, "; offsets must not decrease");
     lists.offsets.push_back(offset);
   }
-  require(lists.offsets.back() == count, mod, ": the last offset is ", lists.offsets.back(), ", there are ", count,
+  require(lists.offsets.back() == count, mod, ": the last offset is ", lists.offsets.back(), ", but there are ", count,
           " indices");
   for (std::size_t i = 0; i < lists.indices.size(); ++i)
-    require(lists.indices[i] >= 0, mod, ": indices[", i, "] is ", lists.indices[i], ", it must be a key, 0 or more");
+    require(lists.indices[i] >= 0, mod, ": indices[", i, "] must not be negative, but is ", lists.indices[i]);
   return lists;
 }
 
-/// The lists in nested ranges, of queries, of heads and queries, or of batch elements, heads and queries.
-/// @throws std::invalid_argument unless all heads have as many lists.
+/// Makes lists from nested ranges: by query, by head and query, or by batch element, head and query.
+/// @throws std::invalid_argument unless all heads have the same number of lists.
 template <class X>
 GivenLists nested_lists(const char* mod, const X& given) {
   constexpr std::size_t kDepth = nesting<X>;
   static_assert(kDepth <= 4,
-                "attn: lists of keys are nested by query, by head and query, or by batch element, head and query");
-  GivenNumbers offsets, indices;
+                "attn: lists of keys must be nested by query, by head and query, or by batch element, head and query");
+  GivenIntegers offsets, indices;
   std::vector<Index>& shape = offsets.shape;
   const auto add = [&]<class Part>(const auto& self, const Part& part, std::size_t depth) -> void {
     if constexpr (nesting<Part> == 1) {
       indices.append(part);
       offsets.values.push_back(static_cast<Index>(indices.values.size()));
     } else {
-      constexpr Index kMore = nesting<Part> == 2 ? 1 : 0;  // of offsets than of lists
+      constexpr Index kMore = nesting<Part> == 2 ? 1 : 0;  // one more offset than lists
       const Index size = static_cast<Index>(part.size()) + kMore;
       if (shape.size() == depth) shape.push_back(size);
       require(shape[depth] == size, mod, kMore == 1 ? ": one head has " : ": one batch element has ",
-              shape[depth] - kMore, kMore == 1 ? " lists, another one " : " heads, another one ", size - kMore);
+              shape[depth] - kMore, kMore == 1 ? " lists, another has " : " heads, another has ", size - kMore);
       if constexpr (nesting<Part> == 2) offsets.values.push_back(static_cast<Index>(indices.values.size()));
       for (const auto& inner : part) self(self, inner, depth + 1);
     }
   };
   add(add, given, 0);
-  while (shape.size() < kDepth - 1) shape.push_back(shape.size() == kDepth - 2 ? 1 : 0);  // those of no head at all
+  while (shape.size() < kDepth - 1) shape.push_back(shape.size() == kDepth - 2 ? 1 : 0);  // for an empty range
   indices.shape = {static_cast<Index>(indices.values.size())};
   return lists_of(mod, std::move(offsets), std::move(indices));
 }
 
-/// How many neighbouring query heads share one of `heads` lists.
+/// Returns how many neighbouring query heads share a list, if there are lists for `heads` heads.
 inline Index heads_of_list(Index heads, const Problem& call) {
   return heads == 1 ? call.heads : heads == call.heads ? 1 : call.heads / call.kv_heads;
 }
 
-/// @throws std::invalid_argument unless there is a list for each query of the call, of keys that the call has. The keys
-/// of each list ascend. `columns`: those of the tensor that the lists were given in; -1: they were given one by one.
+/// Checks lists, whose keys ascend, against a call. `columns` is the number of columns of the tensor that the lists
+/// were given in, or -1 if they were given one by one.
+/// @throws std::invalid_argument unless there is a list for each query of the call, and all listed keys exist.
 template <class Lists>
 void check_lists(const char* mod, const Lists& lists, Index columns, const Problem& p) {
   const Index shape[] = {lists.batch, lists.heads, lists.rows, columns};
@@ -153,15 +155,15 @@ void check_lists(const char* mod, const Lists& lists, Index columns, const Probl
              one_by_one = columns < 0;
   require((lists.batch == p.batch || lists.batch == 1) && heads_fit && (lists.rows == p.q_len || lists.rows == 1), mod,
           one_by_one ? ": there are lists for " : ": the indices have shape ",
-          std::span<const Index>(shape).first(one_by_one ? 3 : 4), ", the call has (", p.batch, ", ", p.heads, " or ",
-          p.kv_heads, ", ", p.q_len,
+          std::span<const Index>(shape).first(one_by_one ? 3 : 4), ", but the call has (", p.batch, ", ", p.heads,
+          " or ", p.kv_heads, ", ", p.q_len,
           one_by_one ? ") as (batch, heads or kv_heads, q_len)" : ", n) as (batch, heads or kv_heads, q_len, n)");
   for (Index i = 0; i < lists.count(); ++i) {
     const std::span<const Index> list = lists.list(i);
     const Index batch = i / (lists.heads * lists.rows);
     if (list.empty() || (lists.batch > 1 && p.sequence && batch != *p.sequence)) continue;
-    require(list.back() < p.kv_len || p.has_part_of_keys, mod, ": an index is ", list.back(), ", there are ", p.kv_len,
-            " keys");
+    require(list.back() < p.kv_len || p.has_part_of_keys, mod, ": index ", list.back(), " is out of range; there are ",
+            p.kv_len, " keys");
   }
 }
 

@@ -1,4 +1,4 @@
-// The tokens of a grid gathered into strips, so that tiles of queries are compact in it.
+// Tokens of a grid gathered into strips, so that tiles of queries are compact in the grid.
 #pragma once
 
 #include <algorithm>
@@ -12,28 +12,29 @@
 
 namespace attn::detail {
 
-/// Strips that run along the first dimension of a grid and are a few tokens wide in the others, each with all keys that
-/// its queries see. All strips here have equal sizes, and each is a text. A tile of queries is a piece of a strip as
-/// long as it is wide, and the keys that it sees are neighbours in the strip's list.
+/// Strips of equal size that run along the first dimension of a grid and are a few tokens wide in the others, each with
+/// all keys that its queries see. Each strip is a sequence. A tile of queries is a compact piece of a strip, such as 4
+/// x 4 tokens, and the keys that it sees are contiguous in the strip's list.
 struct GridStrips {
-  TokenGrid::Coordinates q_shape, kv_shape;  ///< of a strip, in numbers within a group of the dilations
+  TokenGrid::Coordinates q_shape, kv_shape;  ///< of a strip, in numbers within a dilation group
   Index texts = 0;
   bool is_row = false;  ///< whether the grid has one dimension
-  /// Whether queries see all or nothing of a row of keys. A causal window may be as wide as the row and end before it.
+  /// Whether queries see all or none of a row of keys. A causal window as wide as the row may still end before the row
+  /// does.
   bool sees_rows_whole = true;
   Index step = 1;            ///< of both lists; see RowList
-  std::vector<Index> q, kv;  ///< tokens of all texts
-  WindowTable windows;       ///< in numbers within the strips; keys are the same in all texts
-  std::vector<Range> seen;   ///< for each number of the first dimension: which numbers its queries see
+  std::vector<Index> q, kv;  ///< tokens of all strips
+  WindowTable windows;       ///< in numbers within the strips; those of keys are the same in all strips
+  std::vector<Range> seen;   ///< for each number of the first dimension, the range that its queries see
 
   Index queries() const { return q_shape[0] * q_shape[1] * q_shape[2]; }
   Index keys() const { return kv_shape[0] * kv_shape[1] * kv_shape[2]; }
   Index row_of_queries() const { return q_shape[1] * q_shape[2]; }
   Index row_of_keys() const { return kv_shape[1] * kv_shape[2]; }
-  /// How many entries of a list make a run; see RowList. A strip of a grid of one dimension is one run.
+  /// Returns the length of the runs of a list; see RowList. A strip of a one-dimensional grid is one run.
   Index run_of(const TokenGrid::Coordinates& shape) const { return is_row ? shape[0] : shape[2]; }
 
-  /// Adds a strip of the group with the coordinates `group`, given its first query and first key in numbers.
+  /// Adds a strip of the dilation group `group`, given the numbers of its first query and first key.
   void add(const TokenGrid& grid, const TokenGrid::Coordinates& group, const TokenGrid::Coordinates& first_q,
            const TokenGrid::Coordinates& first_kv) {
     const auto token = [&](const TokenGrid::Coordinates& number) {
@@ -72,7 +73,7 @@ struct GridStrips {
   }
 };
 
-/// What a query of a strip keeps. Positions are numbers within the strip.
+/// The mask within strips. Positions are indices within a strip.
 struct StripMask {
   const GridStrips* strips;
 
@@ -90,7 +91,7 @@ struct StripMask {
   }
 
  private:
-  /// The rows of keys that all of the queries see, and those that any of them sees.
+  /// Returns the rows of keys that all of the queries see, and those that any of them sees.
   std::pair<Range, Range> seen(const Range& q) const {
     const Index row = strips->row_of_queries();
     const Range first = strips->seen[static_cast<std::size_t>(q.begin / row)],
@@ -99,17 +100,17 @@ struct StripMask {
   }
 };
 
-/// All strips of a grid, those of equal sizes together; see GatheredMask.
+/// All strips of a grid, grouped by size; see GatheredMask.
 class StripGathering {
  public:
-  /// Queries of a tile: as many as a vector of AVX-512 has floats. The fewer they are, the fewer keys they see that
-  /// only some of them keep: in a window of 13 x 13, 4 x 4 queries keep 66 % of the pairs with the keys they see and 6
-  /// x 8 keep 47 %, while tiles of one vector reach 85 to 90 % of the speed of those of three.
+  /// Queries per tile: one AVX-512 vector of floats. The smaller the tile, the fewer of its pairs are masked: with a
+  /// window of 13 x 13, 4 x 4 queries keep 66 % of the pairs with the keys they see and 6 x 8 keep 47 %, while tiles of
+  /// one vector reach 85 to 90 % of the speed of tiles of three.
   static constexpr Index kQueries = 16;
 
   StripGathering(const TokenGrid& grid, bool always) : tokens_(grid.tokens()) {
     if (tokens_ == 0) return;
-    // A tile is as long as it is wide: 4 x 4 in two dimensions, 4 x 2 x 2 in three.
+    // A tile has 4 x 4 queries in two dimensions, and 4 x 2 x 2 in three.
     const Index wide = grid.axes[1].length > 1 ? 2 : 4;
     TokenGrid::Coordinates group;
     for (group[0] = 0; group[0] < grid.axes[0].dilation; ++group[0])
@@ -118,8 +119,8 @@ class StripGathering {
     pays_ = always || pays(grid);
   }
 
-  /// Only whole grids are gathered: a part of one, as where it is generated token by token, has few queries in each
-  /// strip.
+  /// Whether gathering pays off in a call. Only whole grids are gathered: part of a grid, as in token-by-token
+  /// generation, has few queries per strip.
   bool pays(const Problem& call) const {
     const auto begins_at_0 = [&] {
       for (Index b = 0; b < call.batch; ++b)
@@ -171,7 +172,8 @@ class StripGathering {
     }
   }
 
-  /// The strips of these shapes. There are few: those inside of the grid, and those at the ends of its dimensions.
+  /// Returns the strips of these shapes. There are few shapes: those inside the grid, and those at the ends of its
+  /// dimensions.
   GridStrips& strips_of(const TokenGrid::Coordinates& q_shape, const TokenGrid::Coordinates& kv_shape) {
     for (GridStrips& strips : strips_)
       if (strips.q_shape == q_shape && strips.kv_shape == kv_shape) return strips;
@@ -180,8 +182,8 @@ class StripGathering {
     return added;
   }
 
-  /// Whether tiles in strips have clearly fewer pairs than tiles of neighbouring tokens, which reach from the first row
-  /// of the window to its last.
+  /// Whether tiles in strips have clearly fewer pairs than tiles of neighbouring tokens, which extend from the first
+  /// row of the window to its last.
   bool pays(const TokenGrid& grid) const {
     const GridAxis& axis = grid.axes[0];
     const Index row = tokens_ / axis.length;

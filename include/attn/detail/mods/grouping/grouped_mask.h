@@ -1,4 +1,4 @@
-// Masks whose far pairs become dense once tokens are grouped, and where the tokens of groups lie.
+// Masks that become dense, in whole or in part, once tokens are grouped, and the positions of grouped tokens.
 #pragma once
 
 #include <optional>
@@ -10,19 +10,19 @@
 
 namespace attn::detail {
 
-/// Which queries and keys go together. The position of a token is step * its number + its group.
+/// How queries and keys are grouped. Token i of group g has the position step * i + g.
 struct Grouping {
   Index step;
-  std::optional<Range> shared;  ///< each query sees the keys of all these groups; none: the keys of its own group
-  bool always = false;          ///< group even where it does not pay, for tests
+  std::optional<Range> shared;  ///< groups whose keys every query sees; if absent, each query sees its own group
+  bool always = false;          ///< whether to group even if that does not pay off, for tests
 };
 
-/// A mask that is the union of two without a common pair: `near` in the order of the tokens, and `far` on numbers
-/// within groups. The base class is the mask for those who ask about single pairs.
+/// A mask that is the union of two disjoint masks: `near` on positions, and `far`, which is dense, on indices within
+/// groups. The base class is the whole mask, for evaluating single pairs.
 template <class Mask, class Near, class Far>
 struct GroupedMask : Mask {
-  Near near;  ///< NoHint: there is none
-  Far far;    ///< its positions and tiles count within a group
+  Near near;  ///< NoHint if absent
+  Far far;    ///< its positions and tiles are indices within a group
   Grouping grouping;
 };
 
@@ -38,24 +38,24 @@ constexpr bool is_grouped<GroupedMask<Mask, Near, Far>> = true;
 template <class Mask, class Near, class Far>
 constexpr bool is_mask<GroupedMask<Mask, Near, Far>> = true;
 
-/// Neighbouring groups of one batch element. They are computed as a call of their own: each group is a batch element,
-/// and positions are the numbers of tokens within the group.
+/// Neighbouring groups of one batch element, computed as a separate call: each group is a batch element, and positions
+/// are the indices of tokens within the group.
 struct TokenGroups {
   Index batch;
   Index q_step, q_group;         ///< step, and the first group
   Index kv_step, kv_group;       ///< step, and the first group
   Index first_query, first_key;  ///< the rows of the first group's first tokens
 
-  /// Where a pair of the groups lies in the whole call.
+  /// Returns a pair's position in the whole call.
   constexpr Position in_call(const Position& p) const {
     return {batch, p.head, q_step * p.q + q_group + p.batch, kv_step * p.kv + kv_group + p.batch};
   }
-  /// The pairs of a tile of the groups.
+  /// Returns the positions of a tile's pairs in the whole call.
   PairGrid grid(const Tile& t) const {
     return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step, kv_step};
   }
   constexpr Index head_in_call(Index head) const { return head; }
-  /// Which numbers within the group of `tile` the keys in a range of the whole call have.
+  /// Converts a range of keys of the whole call to indices within the group of `tile`.
   constexpr Range kv_numbers(const Range& kv, const Tile& tile) const {
     const Index first = kv_group + tile.batch;
     return {ceil_div(kv.begin - first, kv_step), ceil_div(kv.end - first, kv_step)};

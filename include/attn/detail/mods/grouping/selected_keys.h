@@ -1,4 +1,4 @@
-// Keys that are listed for each query, put in order and gathered.
+// Keys that are listed for each query: sorted lists, and gathering by them.
 #pragma once
 
 #include <algorithm>
@@ -19,16 +19,16 @@
 
 namespace attn::detail {
 
-/// Lists of keys in ascending order without repetition, of any lengths. There are (batch or 1, heads or kv_heads or 1,
-/// q_len or 1) of them.
+/// Lists of keys of any lengths, in ascending order without duplicates. There are (batch or 1) x (heads, kv_heads or 1)
+/// x (q_len or 1) lists.
 struct KeyLists {
   Index batch = 1, heads = 1, rows = 1;
-  Index columns = 0;                ///< of the tensor that the lists were given in; -1: they were given one by one
-  Index longest = 0;                ///< most entries of a list
-  std::vector<Index> keys;          ///< those of all lists, one list behind the other
+  Index columns = 0;                ///< of the tensor that the lists were given in; -1 if they were given one by one
+  Index longest = 0;                ///< length of the longest list
+  std::vector<Index> keys;          ///< keys of all lists, concatenated
   std::vector<Index> begins = {0};  ///< where each list begins in `keys`, and where the last one ends
 
-  /// The lists of nobody yet, for as many as `like` has.
+  /// Returns an object with the shape of `like` and no lists yet.
   static KeyLists shaped(const KeyLists& like) {
     KeyLists lists;
     lists.batch = like.batch, lists.heads = like.heads, lists.rows = like.rows, lists.columns = like.columns;
@@ -46,7 +46,7 @@ struct KeyLists {
     return {keys.data() + begin(number), static_cast<std::size_t>(size(number))};
   }
 
-  /// Adds `given`, put in order, as the next list; -1 stands for no key.
+  /// Appends `given`, sorted, as the next list; -1 means no key.
   template <class Integer>
   void add(std::span<const Integer> given) {
     const std::size_t first = keys.size();
@@ -57,10 +57,10 @@ struct KeyLists {
     longest = std::max(longest, begins.back() - static_cast<Index>(first));
   }
 
-  /// After the last list: from the beginning of each, as many keys may be read as the longest one has.
+  /// Pads `keys` after the last list, so that `longest` keys can be read from the beginning of any list.
   void finish() { keys.resize(keys.size() + static_cast<std::size_t>(longest), keys.empty() ? 0 : keys.back()); }
 
-  /// The same lists, cut down to the keys in a range; entries count from the first key of that range.
+  /// Returns the lists restricted to the keys in a range; entries are relative to the first key of that range.
   KeyLists part(const Range& of) const {
     KeyLists some = shaped(*this);
     std::vector<Index> own;
@@ -75,8 +75,8 @@ struct KeyLists {
   }
 
  private:
-  /// Sorts the keys from number `first` on. Setting a bit for each key, and then looking at all words of bits, took 4
-  /// µs for 2048 of 65536 keys, where std::sort() took 70 µs. Keys that are few and far apart go to std::sort().
+  /// Sorts the keys from index `first` on and removes duplicates. Setting a bit for each key and then scanning all
+  /// words of bits took 4 µs for 2048 of 65536 keys, while std::sort() took 70 µs. Sparse keys go to std::sort().
   void sort(std::size_t first) {
     const auto begin = keys.begin() + static_cast<std::ptrdiff_t>(first);
     if (std::adjacent_find(begin, keys.end(), std::greater_equal<Index>()) == keys.end()) return;
@@ -100,17 +100,17 @@ struct KeyLists {
   std::vector<std::uint64_t> bits_;  ///< all 0 between calls of sort()
 };
 
-/// The lists the other way round: for each key, the queries that list it, in ascending order, and where they do.
-struct ListingQueries {
+/// The inverse of the lists: for each key, the queries that list it, in ascending order, and their entries.
+struct QueriesByKey {
   struct Entry {
-    Index row;    ///< of the query
-    Index entry;  ///< of KeyLists::keys
+    Index row;    ///< row of the query
+    Index entry;  ///< index into KeyLists::keys
   };
-  Index keys = 0;  ///< how many there are, all that are listed
+  Index keys = 0;  ///< one more than the largest listed key
   std::vector<Index> begins;
   std::vector<Entry> entries;
 
-  explicit ListingQueries(const KeyLists& lists) {
+  explicit QueriesByKey(const KeyLists& lists) {
     for (Index i = 0; i < lists.count(); ++i)
       if (lists.size(i) > 0) keys = std::max(keys, lists.list(i).back() + 1);
     const auto for_each = [&](const auto& visit) {
@@ -128,7 +128,7 @@ struct ListingQueries {
     });
   }
 
-  /// Those of a key; `lists`: the number of the key's batch element and head among all that have lists.
+  /// Returns the entries of a key. `lists` is the index of the key's batch element and head among all that have lists.
   std::span<const Entry> of(Index lists, Index key) const {
     if (key >= keys) return {};
     const auto number = static_cast<std::size_t>(lists * keys + key);
@@ -136,7 +136,7 @@ struct ListingQueries {
   }
 };
 
-/// Which keys of a call are listed.
+/// Predicate and hints for the listed keys of a call.
 struct ListedKeys {
   const KeyLists* lists;
   Index heads_of_list;  ///< neighbouring query heads that share a list
@@ -149,7 +149,7 @@ struct ListedKeys {
     const auto list = of(p.batch, p.head, p.q);
     return std::binary_search(list.begin(), list.end(), p.kv);
   }
-  /// As TensorPredicate::words(): bit j of words[i] says whether query first.q + i lists key first.kv + j.
+  /// Like TensorPredicate::words(): sets bit j of words[i] if query first.q + i lists key first.kv + j.
   template <int kQueries, class Word>
   void words(const Position& first, Index keys, Word* words) const {
     for (int i = 0; i < kQueries; ++i) {
@@ -160,7 +160,7 @@ struct ListedKeys {
         words[i] = static_cast<Word>(words[i] | Word(1) << (*at - first.kv));
     }
   }
-  /// The queries to ask about: one where a single list serves all.
+  /// Returns the queries whose lists must be checked: only one if all share a list.
   Range asked(const Range& q) const { return lists->rows == 1 ? Range{q.begin, q.begin + 1} : q; }
 
   Coverage coverage(const Tile& t) const {
@@ -187,10 +187,10 @@ struct ListedKeys {
   }
 };
 
-/// What a query keeps of its list: its own entries, not those that fill it up. Positions are numbers in the lists.
+/// Mask that keeps the entries of a query's list and drops those after its end. Positions are indices into the lists.
 struct OwnEntries {
   const KeyLists* lists;
-  Index first;  ///< the number of the list of text 0 and head 0
+  Index first;  ///< index of the list of sequence 0 and head 0
   Index of_text, of_head, heads_of_list;
 
   Index count(Index text, Index head) const {
@@ -204,29 +204,29 @@ struct OwnEntries {
   Range kv_range(const Tile& t) const { return {0, count(t.batch, t.head)}; }
 };
 
-/// Gathers for each query the keys of its list, or for all queries where they share one; see GatheredMask. The entries
-/// are rows of keys.
+/// Gathers the keys of each query's list, or of the list that all queries share; see GatheredMask. The entries are rows
+/// of keys.
 class ListGathering {
  public:
   explicit ListGathering(const KeyLists& lists) : lists_(&lists) {}
   ListGathering(const ListGathering&) = delete;
 
   bool pays(const Problem& call) const {
-    // Queries with lists of their own are computed one by one.
+    // Queries with their own lists are computed one by one.
     return costs_less(call, lists_->rows == 1 || call.q_len == 1 ? 2 : 4);
   }
-  /// Whether gathering pays in the backward pass, in which weights are gathered too. Keys that all queries share are
-  /// not gathered there.
+  /// Whether gathering pays off in the backward pass, in which weights are gathered too. Keys that all queries share
+  /// are not gathered there.
   bool pays_backward(const Problem& call) const { return lists_->rows == call.q_len && costs_less(call, 8); }
 
   const KeyLists& lists() const { return *lists_; }
-  /// Query heads that share a list of keys.
+  /// Returns the number of query heads that share a list of keys.
   Index heads_of_list(const Problem& call) const { return detail::heads_of_list(lists_->heads, call); }
-  /// All queries of a batch element with their lists, each query a text.
+  /// Returns all queries of a batch element with their lists, each query as a sequence.
   GatheredTokens tokens(const Problem& call, Index batch) const {
     GatheredTokens tokens;
     tokens.batch = batch;
-    tokens.rows_of_text = 1;
+    tokens.rows_of_sequence = 1;
     tokens.q_offset = call.first_query(batch);
     tokens.kv = {.rows = lists_->keys.data(),
                  .of_batch = lists_->rows == 1 ? 0 : 1,
@@ -236,9 +236,9 @@ class ListGathering {
     tokens.heads_of_list = heads_of_list(call);
     return tokens;
   }
-  /// Made where it is asked for first, for the backward pass.
-  const ListingQueries& by_key() const {
-    // A lock, because std::call_once exports a name of its function from libraries whose own names are hidden.
+  /// Returns the inverse of the lists, built on first use, for the backward pass.
+  const QueriesByKey& by_key() const {
+    // A lock, because std::call_once exports a symbol of its function even from libraries with hidden symbols.
     const std::lock_guard lock(by_key_mutex_);
     if (!by_key_) by_key_.emplace(*lists_);
     return *by_key_;
@@ -249,7 +249,7 @@ class ListGathering {
     const KeyLists& lists = *lists_;
     const bool shared = lists.rows == 1;
     const Index group = call.heads / call.kv_heads;
-    // The lists of query heads that share a key head come one after the other.
+    // Query heads that share a key head but not a list are processed in turn.
     const Index turns = lists.heads == call.heads ? group : 1;
     Problem problem = call;
     problem.q_offsets = {};
@@ -264,7 +264,7 @@ class ListGathering {
                        problem.heads / call.kv_heads};
         GatheredTokens tokens;
         tokens.batch = batch;
-        tokens.rows_of_text = problem.q_len;
+        tokens.rows_of_sequence = problem.q_len;
         tokens.q_offset = call.first_query(batch);
         tokens.kv = {.rows = lists.keys.data(),
                      .of_batch = own.of_text,
@@ -279,8 +279,8 @@ class ListGathering {
   }
 
  private:
-  /// Whether a listed pair may cost so many times what one of a call without lists does. Each query costs what its own
-  /// list is long, so what counts is how long they are on average.
+  /// Whether gathering saves work if a listed pair costs `cost` times as much as a pair in a call without lists. The
+  /// cost of a query is proportional to the length of its own list, so the average length decides.
   bool costs_less(const Problem& call, Index cost) const {
     const double entries = static_cast<double>(lists_->begins.back()),
                  pairs = static_cast<double>(lists_->count()) * static_cast<double>(call.kv_len);
@@ -289,7 +289,7 @@ class ListGathering {
 
   const KeyLists* lists_;
   mutable std::mutex by_key_mutex_;
-  mutable std::optional<ListingQueries> by_key_;
+  mutable std::optional<QueriesByKey> by_key_;
 };
 
 }  // namespace attn::detail

@@ -1,4 +1,4 @@
-// Tokens on a grid of up to three dimensions, and the windows of neighbourhood() in it.
+// Grids of tokens in up to three dimensions, and the windows of neighbourhood() in them.
 #pragma once
 
 #include <algorithm>
@@ -11,23 +11,24 @@
 
 namespace attn::detail {
 
-/// A dimension of a grid, and the window in it. Coordinates that agree modulo the dilation form a group and are
+/// A dimension of a grid, and the window in it. Coordinates that are equal modulo the dilation form a group and are
 /// numbered within it; a window is a range of these numbers.
 struct GridAxis {
   Index length = 1, window = 1, dilation = 1;
   bool causal = false;
 
   Index numbers(Index group) const { return ceil_div(length - group, dilation); }
-  /// The first number of the window of query number `n`. Causal windows may begin before 0.
+  /// Returns the first number of the window of query `n`. Causal windows may begin before 0.
   Index first(Index n, Index group) const {
     return causal ? n - window + 1 : std::clamp<Index>(n - window / 2, 0, numbers(group) - window);
   }
 
-  /// All coordinates in the windows of queries with the coordinates `q`, and others between them.
+  /// Returns a range that contains all coordinates in the windows of the queries at `q`, and possibly others in
+  /// between.
   Range seen(const Range& q) const {
     if (causal) return intersect({q.begin - (window - 1) * dilation, q.end}, {0, length});
     const Index before = window / 2 * dilation, span = (window - 1) * dilation;
-    // At the borders windows are shifted inside. A group may begin, or end, up to dilation - 1 away from the border.
+    // At the borders, windows are shifted inwards. A group may begin or end up to dilation - 1 away from the border.
     return intersect(
         {std::min(q.begin - before, length - window * dilation), std::max(q.end - before + span, window * dilation)},
         {0, length});
@@ -37,7 +38,7 @@ struct GridAxis {
     if (intersect(seen(q), kv).empty()) return Coverage::none;
     if (dilation > 1 && !has_multiple({q.begin - (kv.end - 1), q.end - kv.begin}, dilation)) return Coverage::none;
     if (dilation > 1 && (q.size() > 1 || kv.size() > 1)) return Coverage::some;
-    // Windows do not move back where queries move on, so those of the first and the last query decide.
+    // Windows never move back as queries advance, so those of the first and last query decide.
     const Index group = q.begin % dilation, begin = q.begin / dilation, last = (q.end - 1) / dilation;
     const Range all{first(last, group), first(begin, group) + window};
     const Range numbers{kv.begin / dilation, (kv.end - 1) / dilation + 1};
@@ -46,7 +47,7 @@ struct GridAxis {
   }
 };
 
-/// A grid of tokens, which are numbered in row-major order.
+/// A grid of tokens in row-major order.
 struct TokenGrid {
   static constexpr std::size_t kAxes = 3;
   using Coordinates = std::array<Index, kAxes>;
@@ -61,11 +62,11 @@ struct TokenGrid {
     return {row / axes[1].length, row % axes[1].length, token % axes[2].length};
   }
 
-  /// The smallest box that has all tokens of a range.
+  /// Returns the smallest box that contains all tokens of a range.
   Box box(const Range& range) const {
     const Coordinates first = coordinates(range.begin), last = coordinates(range.end - 1);
     Box box;
-    bool same = true;  // whether both ends agree in all dimensions before this one
+    bool same = true;  // whether both ends are equal in all dimensions before this one
     for (std::size_t a = 0; a < kAxes; ++a) {
       box[a] = same ? Range{first[a], last[a] + 1} : Range{0, axes[a].length};
       same = same && first[a] == last[a];
@@ -80,7 +81,7 @@ struct TokenGrid {
     return least;
   }
 
-  /// The keys from the first to the last that one of the queries keeps.
+  /// Returns the range from the first to the last key that any of the queries keeps.
   Range kv_range(const Range& queries) const {
     const Box q = box(queries);
     Coordinates first, last;
@@ -92,7 +93,7 @@ struct TokenGrid {
   }
 };
 
-/// The windows of queries, and the keys, in numbers that a predicate compares without a division.
+/// The windows of queries and the numbers of keys, which a predicate compares without a division.
 struct WindowTable {
   struct Axis {
     std::vector<std::int32_t> first;   ///< the first number of each query's window
@@ -101,7 +102,7 @@ struct WindowTable {
   };
   std::array<Axis, TokenGrid::kAxes> axes;
 
-  /// Whether the query's window has the key.
+  /// Whether the query's window contains the key.
   bool has(Index q, Index kv) const {
     const bool in_first = has(axes[0], q, kv), in_second = has(axes[1], q, kv), in_third = has(axes[2], q, kv);
     return bool(in_first & in_second & in_third);  // without a branch
@@ -140,7 +141,7 @@ class GridWindows {
 
  private:
   WindowTable table_;
-  std::vector<std::int32_t> group_;  ///< the group of each token, by all dilations
+  std::vector<std::int32_t> group_;  ///< the group of each token, over all dimensions
 };
 
 }  // namespace attn::detail

@@ -1,4 +1,4 @@
-// A header that includes itself by way of its neighbour.
+// A header that includes itself through its neighbour.
 #pragma once
 
 #include "attn/b.h"

@@ -1,2 +1,2 @@
-// A header that the table does not know.
+// A header that is missing from the table.
 #pragma once

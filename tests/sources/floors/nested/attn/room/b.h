@@ -1,2 +1,2 @@
-// The room around it.
+// A header of the outer folder.
 #pragma once

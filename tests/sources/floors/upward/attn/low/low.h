@@ -1,4 +1,4 @@
-// A header that includes upwards.
+// A header that includes one of a higher floor.
 #pragma once
 
 #include "attn/high.h"

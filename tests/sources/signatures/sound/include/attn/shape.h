@@ -7,7 +7,7 @@ namespace attn {
 
 namespace detail {
 
-/// Nobody sees it.
+/// Hidden from users.
 struct Hidden {
   int x{};
 };
@@ -28,7 +28,7 @@ enum class Line { none, thin };
 enum class Colour : unsigned char {
   red,    ///< as blood, or wine
   green,  ///< as grass
-  /// As the sky. A sentence that stands above the name because it is too long to stand behind it, as this one here
+  /// As the sky. A sentence that stands above the name because it is too long to follow it, as this one here
   blue,
   black,
 };
@@ -52,7 +52,7 @@ requires(kRank > 1 && sizeof(T) > 2) class Rectangle : public detail::Hidden {
       return true;
     else
       return false;
-  }();  ///< whether one sees nothing through it
+  }();  ///< whether it is opaque
 
   Rectangle() = default;
   /// Of two sides.
@@ -74,7 +74,8 @@ requires(kRank > 1 && sizeof(T) > 2) class Rectangle : public detail::Hidden {
   T* sides() & { return &a_; }
   const T* sides() const& { return &a_; }
   /// @}
-  /// Whether it has the shape of another, whose sides are given one by one: a number for each dimension that it has.
+  /// Whether it has the same shape as another one, whose sides are given one by one: one number per dimension of the
+  /// rectangle.
   template <class U, class V = std::vector<U>>
   requires(!std::is_same_v<U, V> || detail::callable<U>) &&
       detail::Shaped<V> bool operator()(const U& first_side_of_other, const V& second_side_of_other,
@@ -117,7 +118,7 @@ auto twice(const Rectangle<T>& x, int options) {
 /// As above without mods: options stand in their place.
 template <class T>
 auto twice(int options, const Rectangle<T>& x);
-/// @deprecated twice() has it.
+/// @deprecated renamed to twice().
 template <class T>
 [[deprecated("it is twice() now")]] auto two_times(const Rectangle<T>& x) {
   return twice(x);
@@ -136,7 +137,7 @@ void draw();
 
 namespace attn::detail {
 
-/// Nobody sees this either.
+/// Hidden from users too.
 void hidden();
 
 }  // namespace attn::detail

@@ -1,4 +1,4 @@
-// The definition, which reaches a kernel by a detour.
+// The definition, which includes a kernel indirectly.
 #pragma once
 
 #include "attn/detour.h"

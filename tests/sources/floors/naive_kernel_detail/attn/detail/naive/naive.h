@@ -1,4 +1,4 @@
-// The definition, which reads a kernel.
+// The definition, which includes a kernel.
 #pragma once
 
 #include "attn/detail/kernels/tile_kernels.h"

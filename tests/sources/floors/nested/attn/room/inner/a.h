@@ -1,4 +1,4 @@
-// A room inside another, on a floor of its own.
+// A header of a nested folder with its own floor.
 #pragma once
 
 #include "attn/room/b.h"

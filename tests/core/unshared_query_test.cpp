@@ -1,5 +1,5 @@
-// One query a head over keys that it shares with no other: the direct loop does what that for all single queries does,
-// to the last bit. The loop's results are compared with the definition elsewhere.
+// A single query per head that shares its keys with no other: the direct loop gives the same bits as the general loop
+// for single queries, whose results are compared with the definition elsewhere.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -18,12 +18,12 @@
 namespace attn::test {
 namespace {
 
-/// Changes no score, but stands between scores and values, so that the loop serves.
+/// Changes no score, but as a score mod it rules out the direct loop, so that the general loop runs.
 auto by_the_loop() {
   return score_mod([](auto x, auto) { return x; });
 }
 
-/// Whether kernels read far rows as fast as memory gives them, without prefetches.
+/// Whether kernels read far rows at memory bandwidth without prefetches.
 bool keep_up(Isa isa) { return detail::vectors_of(isa) == detail::VectorSet::avx512; }
 
 template <class T>
@@ -39,7 +39,7 @@ auto computed(const Result& r) {
   return Computed<T>{{r.out.data(), r.out.data() + r.out.size()}, {r.lse.data(), r.lse.data() + r.lse.size()}};
 }
 
-/// A token of each head over keys of its own.
+/// One token per head, each with its own keys.
 template <class T>
 struct Call {
   Call(Index heads, Index kv_len, Index head_dim, Index v_dim, Random& random)
@@ -47,11 +47,12 @@ struct Call {
         k(drawn<T>({1, heads, kv_len, head_dim}, random)),
         v(drawn<T>({1, heads, kv_len, v_dim}, random)) {}
 
-  /// Both ways give the same bits, and explain() says that they are two; or, not `lone`, that they are one.
+  /// Expects both loops to give the same bits, and explain() to report the direct loop for the call without
+  /// by_the_loop() if `lone`, else the general loop for both calls.
   template <class M = Mods<>>
   void expect_same(const Options& options, const M& mods = {}, bool lone = true) const {
-    EXPECT_EQ(explain(q, k, v, mods, options).lone_queries, lone ? q.dim(1) : 0);
-    EXPECT_EQ(explain(q, k, v, mods | by_the_loop(), options).lone_queries, 0);
+    EXPECT_EQ(explain(q, k, v, mods, options).direct_queries, lone ? q.dim(1) : 0);
+    EXPECT_EQ(explain(q, k, v, mods | by_the_loop(), options).direct_queries, 0);
     EXPECT_TRUE(same_bits(computed(attention(q, k, v, mods, options)),
                           computed(attention(q, k, v, mods | by_the_loop(), options))));
   }
@@ -59,8 +60,8 @@ struct Call {
   Tensor<T, 4> q, k, v;
 };
 
-/// Lengths on both sides of vectors, tiles, steps and splits; of features, of all numbers of vectors that kernels take
-/// at a time, with a rest or not.
+/// Numbers of keys just below and above the sizes of vectors, tiles, steps and splits. Row lengths for every number of
+/// vectors that kernels process at a time, with and without a remainder.
 template <class T>
 void expect_bits_of_the_loop() {
   Random random(1);
@@ -69,7 +70,7 @@ void expect_bits_of_the_loop() {
     for (Index kv_len : {1, 2, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 100, 128, 511, 512, 513, 600, 1025, 2048, 2300})
       for (int i = 0; i < 2; ++i) {
         const std::vector<Index> dims{1, 5, 8, 16, 17, 32, 48, 64, 96, 128, 130, 256};
-        const Index most = kv_len > 1000 ? 1 : 3;  // 8 MiB would be far
+        const Index most = kv_len > 1000 ? 1 : 3;  // stays within 8 MiB: more would be far
         const Index head_dim = random.pick(dims), v_dim = std::min<Index>(random.pick(dims), most == 1 ? 128 : 256);
         const Call<T> call(random.integer(1, most), kv_len, head_dim, v_dim, random);
         SCOPED_TRACE(::testing::Message()
@@ -79,21 +80,22 @@ void expect_bits_of_the_loop() {
       }
   }
 }
-TEST(LoneQuery, FloatHasTheBitsOfTheLoop) { expect_bits_of_the_loop<float>(); }
-TEST(LoneQuery, DoubleHasTheBitsOfTheLoop) { expect_bits_of_the_loop<double>(); }
+TEST(LoneQuery, FloatMatchesTheGeneralLoopBitForBit) { expect_bits_of_the_loop<float>(); }
+TEST(LoneQuery, DoubleMatchesTheGeneralLoopBitForBit) { expect_bits_of_the_loop<double>(); }
 
-/// Rows of whole vectors of every instruction set, and keys on both sides of their groups.
+/// Rows of whole vectors of every instruction set, and numbers of keys just below and above multiples of the kernels'
+/// group sizes.
 template <class T>
 void expect_bits_of_the_loop(Index row_bytes, const std::vector<Index>& kv_lens) {
   Random random(14);
   const Index dim = row_bytes / static_cast<Index>(sizeof(T));
   for (Isa isa : instruction_sets())
     for (Index kv_len : kv_lens) {
-      SCOPED_TRACE(::testing::Message() << to_string(isa) << ", " << kv_len << " keys, " << dim << " numbers");
+      SCOPED_TRACE(::testing::Message() << to_string(isa) << ", " << kv_len << " keys, " << dim << " elements");
       Call<T>(2, kv_len, dim, dim, random).expect_same({.executor = serial(), .isa = isa});
     }
 }
-TEST(LoneQuery, RowsOfWholeVectorsHaveTheBitsOfTheLoop) {
+TEST(LoneQuery, RowsOfWholeVectorsMatchTheGeneralLoopBitForBit) {
   const std::vector<Index> of_groups{7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 79, 80, 81, 100, 512, 513, 529};
   expect_bits_of_the_loop<float>(256, of_groups);
   expect_bits_of_the_loop<double>(256, of_groups);
@@ -101,7 +103,7 @@ TEST(LoneQuery, RowsOfWholeVectorsHaveTheBitsOfTheLoop) {
   expect_bits_of_the_loop<double>(1024, {1, 2, 3, 64, 65, 100});
 }
 
-/// The largest score in the last step: all that was summed up before is rescaled.
+/// The largest score is in the last step: all previous sums are rescaled.
 TEST(LoneQuery, LaterMaximaRescale) {
   Random random(2);
   for (Isa isa : instruction_sets())
@@ -111,7 +113,7 @@ TEST(LoneQuery, LaterMaximaRescale) {
         for (Index d = 0; d < 64; ++d) call.k(0, h, kv_len - 1, d) = call.q(0, h, 0, d);
       call.expect_same({.scale = 1, .executor = serial(), .isa = isa});
       const auto r = attention(call.q, call.k, call.v, Options{.scale = 1, .isa = isa});
-      // A score of some 85 beside others of some 11 leaves the last value alone.
+      // A score of about 85 among scores of about 11 leaves only the last value.
       for (Index d = 0; d < 64; ++d) EXPECT_NEAR(r.out(0, 1, 0, d), call.v(0, 1, kv_len - 1, d), 1e-5f) << d;
     }
 }
@@ -124,7 +126,7 @@ TEST(LoneQuery, WindowsBeginAnywhere) {
       call.expect_same({.executor = serial(), .isa = isa}, causal() | sliding_window(window));
 }
 
-TEST(LoneQuery, SinksAreInTheSumOnce) {
+TEST(LoneQuery, SinksAreSummedOnce) {
   Random random(4);
   for (Isa isa : instruction_sets())
     for (Index kv_len : {1, 70, 600, 2100}) {
@@ -133,8 +135,8 @@ TEST(LoneQuery, SinksAreInTheSumOnce) {
     }
 }
 
-/// What lies behind a row's keys is not read, or weighs nothing.
-TEST(LoneQuery, NanBehindTheKeysReachesNobody) {
+/// Values after a row's last key are not read, or have zero weight.
+TEST(LoneQuery, NanAfterTheLastKeyDoesNotSpread) {
   Random random(5);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (Isa isa : instruction_sets())
@@ -144,27 +146,28 @@ TEST(LoneQuery, NanBehindTheKeysReachesNobody) {
       for (Index h = 0; h < 2; ++h)
         for (Index j = length; j < 128; ++j)
           for (Index d = 0; d < 64; ++d) call.k(0, h, j, d) = call.v(0, h, j, d) = nan;
-      EXPECT_EQ(explain(call.q, call.k, call.v, key_lengths({length}), {.isa = isa}).lone_queries, length > 0 ? 2 : 0);
+      EXPECT_EQ(explain(call.q, call.k, call.v, key_lengths({length}), {.isa = isa}).direct_queries,
+                length > 0 ? 2 : 0);
       const auto got = attention(call.q, call.k, call.v, key_lengths({length}), {.isa = isa});
       EXPECT_TRUE(same_bits(computed(got), computed(wanted))) << length;
       EXPECT_EQ(got.lse(0, 0, 0) == -std::numeric_limits<float>::infinity(), length == 0);
     }
 }
 
-/// A key in the middle is dropped: not a query for the direct loop.
-TEST(LoneQuery, MasksWithHolesGoThroughTheLoop) {
+/// A key in the middle is dropped, which rules out the direct loop.
+TEST(LoneQuery, MasksWithHolesUseTheGeneralLoop) {
   Random random(6);
   Call<float> call(1, 200, 64, 64, random);
   const auto mask = mask_mod([](auto p) { return p.kv != 77; });
   for (Index d = 0; d < 64; ++d) call.v(0, 0, 77, d) = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(explain(call.q, call.k, call.v, mask).lone_queries, 0);
+  EXPECT_EQ(explain(call.q, call.k, call.v, mask).direct_queries, 0);
   const auto out = attention(call.q, call.k, call.v, mask).out;
   const auto truth = naive_attention(call.q, call.k, call.v, mask).out;
   for (Index d = 0; d < 64; ++d) EXPECT_NEAR(out(0, 0, 0, d), truth(0, 0, 0, d), 1e-5f);
 }
 
-/// Whether anything is far depends on the whole call, what becomes of a head does not. Vectors of 64 bytes read far
-/// rows in the direct loop; for others the loop fetches them ahead.
+/// Whether memory is far depends on the whole call; the result of a head does not. With 64-byte vectors the direct loop
+/// reads far rows; otherwise the general loop fetches them ahead.
 TEST(LoneQuery, FarKeysGiveTheSameBits) {
   Random random(7);
   const Index heads = 64, kv_len = 700;
@@ -180,7 +183,7 @@ TEST(LoneQuery, FarKeysGiveTheSameBits) {
       SCOPED_TRACE(to_string(isa));
       const bool lone = keep_up(isa);
       EXPECT_EQ(explain(q, k, v, {.isa = isa}).fetches_ahead, !lone);
-      EXPECT_EQ(explain(q, k, v, {.isa = isa}).lone_queries, lone ? heads : 0);
+      EXPECT_EQ(explain(q, k, v, {.isa = isa}).direct_queries, lone ? heads : 0);
       const auto near = attention(one.q, one.k, one.v, {.isa = isa}), far = attention(q, k, v, {.isa = isa});
       for (Index h = 0; h < heads; ++h) {
         EXPECT_EQ(near.lse(0, 0, 0), far.lse(0, h, 0));
@@ -190,8 +193,8 @@ TEST(LoneQuery, FarKeysGiveTheSameBits) {
   }
 }
 
-/// Parts of far keys, too, each a task.
-TEST(LoneQuery, FarKeysInPartsHaveTheBitsOfTheLoop) {
+/// Far keys are split, and each split is a task.
+TEST(LoneQuery, SplitFarKeysMatchTheGeneralLoopBitForBit) {
   Random random(11);
   const Call<float> call(4, 4500, 64, 64, random);
   for (Isa isa : instruction_sets())
@@ -199,8 +202,8 @@ TEST(LoneQuery, FarKeysInPartsHaveTheBitsOfTheLoop) {
       call.expect_same({.executor = executor, .isa = isa}, full(), keep_up(isa));
 }
 
-/// 129 tiles in two parts: the second has 65, one more than are added up without a total of their own.
-TEST(LoneQuery, PartsThatNeedTotalsGoThroughTheLoop) {
+/// 129 tiles in two splits: the second has 65 tiles, one more than are accumulated without a separate total.
+TEST(LoneQuery, SplitsThatNeedTotalsUseTheGeneralLoop) {
   Random random(12);
   const Call<float> longer(32, 8193, 2, 2, random), shorter(32, 8192, 2, 2, random);
   for (Isa isa : instruction_sets()) {
@@ -209,22 +212,22 @@ TEST(LoneQuery, PartsThatNeedTotalsGoThroughTheLoop) {
   }
 }
 
-/// Far rows with gaps are fetched ahead: no processor foresees them.
-TEST(LoneQuery, FarRowsWithGapsGoThroughTheLoop) {
+/// Far rows with gaps are fetched ahead: hardware prefetchers do not predict them.
+TEST(LoneQuery, FarRowsWithGapsUseTheGeneralLoop) {
   const Index kv_len = 20000;
   const Tensor<float, 4> q({1, 1, 1, 64}), kv({1, 1, kv_len, 128});
   const TensorView<const float, 4> gaps(kv.data(), {1, 1, kv_len, 64}, {0, 0, 128, 1}),
       dense(kv.data(), {1, 1, kv_len, 64}, {0, 0, 64, 1});
   for (Isa isa : instruction_sets()) {
-    EXPECT_EQ(explain(q, dense, dense, {.isa = isa}).lone_queries, keep_up(isa) ? 1 : 0);
-    EXPECT_EQ(explain(q, gaps, dense, {.isa = isa}).lone_queries, 0);
-    EXPECT_EQ(explain(q, dense, gaps, {.isa = isa}).lone_queries, 0);
+    EXPECT_EQ(explain(q, dense, dense, {.isa = isa}).direct_queries, keep_up(isa) ? 1 : 0);
+    EXPECT_EQ(explain(q, gaps, dense, {.isa = isa}).direct_queries, 0);
+    EXPECT_EQ(explain(q, dense, gaps, {.isa = isa}).direct_queries, 0);
   }
 }
 
-/// Far heads that take turns step by step do not go through all their keys one after the other: those of a token that
-/// lie together, and those that are one and the same.
-TEST(LoneQuery, FarHeadsThatTakeTurnsGoThroughTheLoop) {
+/// Far heads are processed step by step, not head by head, if they are adjacent within each token or view the same
+/// memory.
+TEST(LoneQuery, InterleavedFarHeadsUseTheGeneralLoop) {
   const Index heads = 16, kv_len = 2100;
   Random random(13);
   const Call<float> one(1, kv_len, 64, 64, random);
@@ -236,9 +239,9 @@ TEST(LoneQuery, FarHeadsThatTakeTurnsGoThroughTheLoop) {
     return TensorView<const float, 4>(t.data(), {1, heads, kv_len, 64}, {0, 0, 64, 1});
   };
   for (Isa isa : instruction_sets()) {
-    EXPECT_EQ(explain(q, of_a_token, of_a_token, {.isa = isa}).lone_queries, 0);
+    EXPECT_EQ(explain(q, of_a_token, of_a_token, {.isa = isa}).direct_queries, 0);
     EXPECT_TRUE(explain(q, of_a_token, of_a_token, {.isa = isa}).fetches_ahead);
-    EXPECT_EQ(explain(q, same(one.k), same(one.v), {.isa = isa}).lone_queries, 0);
+    EXPECT_EQ(explain(q, same(one.k), same(one.v), {.isa = isa}).direct_queries, 0);
     const auto wanted = attention(one.q, one.k, one.v, {.isa = isa}).out,
                got = attention(q, same(one.k), same(one.v), {.isa = isa}).out;
     for (Index h = 0; h < heads; ++h)
@@ -246,8 +249,8 @@ TEST(LoneQuery, FarHeadsThatTakeTurnsGoThroughTheLoop) {
   }
 }
 
-/// Queries and outputs that are no rows, or of 16 bits: they come in and go out by a copy.
-TEST(LoneQuery, QueriesAndOutputsMayLieAnyhow) {
+/// Queries and outputs whose elements are strided or 16-bit are copied on the way in and out.
+TEST(LoneQuery, QueriesAndOutputsMayHaveAnyLayout) {
   Random random(8);
   const Call<float> call(3, 90, 32, 32, random);
   const auto wanted = attention(call.q, call.k, call.v);
@@ -258,7 +261,7 @@ TEST(LoneQuery, QueriesAndOutputsMayLieAnyhow) {
   Tensor<Eigen::half, 4> narrow(shape);
   for (Index h = 0; h < heads; ++h)
     for (Index d = 0; d < dim; ++d) q4(0, h, 0, d) = call.q(0, h, 0, d);
-  EXPECT_EQ(explain(q4, call.k, call.v).lone_queries, heads);
+  EXPECT_EQ(explain(q4, call.k, call.v).direct_queries, heads);
   attention_into(out4, q4, call.k, call.v);
   attention_into(narrow, call.q, call.k, call.v);
   for (Index h = 0; h < heads; ++h)
@@ -268,8 +271,9 @@ TEST(LoneQuery, QueriesAndOutputsMayLieAnyhow) {
     }
 }
 
-/// Caches in one piece and in pages, with and without a rotary embedding; windows that begin inside a page's tile.
-TEST(LoneQuery, CachesInOnePieceAndInPagesAgree) {
+/// Contiguous and paged caches, with and without a rotary embedding; windows that begin inside a page and inside a
+/// tile.
+TEST(LoneQuery, ContiguousAndPagedCachesAgree) {
   Random random(9);
   const Index heads = 2, dim = 64, kv_len = 1200;
   const Call<float> call(heads, kv_len, dim, dim, random);
@@ -284,7 +288,7 @@ TEST(LoneQuery, CachesInOnePieceAndInPagesAgree) {
       for (Index window : {kv_len, Index(100), Index(700), Index(1000)}) {
         const auto mods = causal() | sliding_window(window);
         const Options options{.executor = serial(), .isa = isa};
-        EXPECT_EQ(explain(call.q, piece, mods, options).lone_queries, heads);
+        EXPECT_EQ(explain(call.q, piece, mods, options).direct_queries, heads);
         const auto one = computed(attention(call.q, piece, mods, options));
         EXPECT_TRUE(same_bits(one, computed(attention(call.q, pages.view(std::vector{id}), mods, options)))) << window;
         EXPECT_TRUE(same_bits(one, computed(attention(call.q, piece, mods | by_the_loop(), options)))) << window;
@@ -292,12 +296,12 @@ TEST(LoneQuery, CachesInOnePieceAndInPagesAgree) {
   }
 }
 
-/// What stands between scores and values is left to the loop.
-TEST(LoneQuery, OthersAreNotServed) {
+/// Calls with work between scores and values use the general loop.
+TEST(LoneQuery, OtherCallsUseTheGeneralLoop) {
   Random random(10);
   const Call<float> call(2, 100, 64, 64, random);
   const auto lone = [&](const auto& mods, const Options& options) {
-    return explain(call.q, call.k, call.v, mods, options).lone_queries;
+    return explain(call.q, call.k, call.v, mods, options).direct_queries;
   };
   EXPECT_EQ(lone(full(), {}), 2);
   EXPECT_EQ(lone(causal(), {}), 2);
@@ -306,12 +310,12 @@ TEST(LoneQuery, OthersAreNotServed) {
   EXPECT_EQ(lone(full(), {.accumulate = true}), 0);
   EXPECT_EQ(lone(full(), {.normaliser = Normaliser::sigmoid()}), 0);
   const Tensor<float, 4> shared({1, 1, 100, 64}), column = drawn<float>({1, 2, 64, 100}, random);
-  EXPECT_EQ(explain(call.q, shared, shared).lone_queries, 0);
+  EXPECT_EQ(explain(call.q, shared, shared).direct_queries, 0);
   const TensorView<const float, 4> columns(column.data(), {1, 2, 100, 64}, {12800, 6400, 1, 100});
-  EXPECT_EQ(explain(call.q, columns, call.v).lone_queries, 0);
-  EXPECT_EQ(explain(call.q, call.k, columns).lone_queries, 0);
+  EXPECT_EQ(explain(call.q, columns, call.v).direct_queries, 0);
+  EXPECT_EQ(explain(call.q, call.k, columns).direct_queries, 0);
   const Tensor<Eigen::half, 4> halves({1, 2, 100, 64});
-  EXPECT_EQ(explain(call.q, halves, call.v).lone_queries, 0);
+  EXPECT_EQ(explain(call.q, halves, call.v).direct_queries, 0);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// expect: attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits; it stands
-// expect: behind out: attention_into(out, lse, q, k, v)
+// expect: attn: lse must be writable and have the scalar type of the query (float for 16-bit queries); pass it after
+// expect: out: attention_into(out, lse, q, k, v)
 #include <attn/attn.h>
 
 int main() {
