@@ -56,6 +56,10 @@ macro(attn_rounds)
   in_rounds(riscv64 1 golden_test half_test masks_test)
   in_rounds(aarch64-clang 3 golden_test half_test internals_test kv_cache_test masks_test)
 
+  # 32 bits, in rounds whose emulated build is short.
+  in_rounds(i686 1 golden_test half_test kv_cache_test masks_test)
+  in_rounds(armv7 3 golden_test half_test masks_test)
+
   # The other MPI, in rounds whose emulated build is short.
   in_rounds(mpich "1;3" mpi_delays mpi_killed mpi_no_init mpi_train_gpt_test ring_test)
 

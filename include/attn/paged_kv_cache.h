@@ -115,8 +115,8 @@ class PagedKvCache {
 
   /// Returns how many free pages append() would take for `tokens` tokens, including the copy of a shared page.
   Index pages_needed(Index sequence, Index tokens) const {
-    constexpr Index kMost = Index(1) << 60;  // more than a pool can hold; sums of it do not overflow
-    detail::require(tokens >= 0 && tokens <= kMost, "pages_needed: tokens must be in 0..2^60, but is ", tokens);
+    detail::require(tokens >= 0 && tokens <= detail::kLargestIndex, "pages_needed: tokens must be in 0..2^",
+                    detail::kIndexBits, ", but is ", tokens);
     return tables_.pages_needed(std::array{sequence}, std::array{tokens});
   }
 

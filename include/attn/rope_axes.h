@@ -137,15 +137,14 @@ class RopeAxes {
 
 /// Returns the positions of the tokens of a grid in row-major order, (dimensions, tokens): for {rows, columns}, the row
 /// of each token and then its column.
-/// @throws std::invalid_argument for a negative size, or more than 2^36 tokens.
+/// @throws std::invalid_argument for a negative size, or more than 2^36 tokens (32-bit targets: 2^24).
 inline Tensor<Index, 2> grid_positions(const Indices& shape) {
   const std::span<const Index> sizes = shape.values;
-  constexpr Index kMost = Index(1) << 36;
   Index tokens = 1;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
-    detail::require(sizes[d] >= 0 && (tokens == 0 || sizes[d] <= kMost / tokens), "grid_positions: dimension ", d,
-                    " has size ", sizes[d], ", and those before it have ", tokens,
-                    " tokens; sizes must not be negative, and their product must be at most ", kMost);
+    detail::require(sizes[d] >= 0 && (tokens == 0 || sizes[d] <= detail::kLargestTable / tokens),
+                    "grid_positions: dimension ", d, " has size ", sizes[d], ", and those before it have ", tokens,
+                    " tokens; sizes must not be negative, and their product must be at most ", detail::kLargestTable);
     tokens *= sizes[d];
   }
   const Index axes = static_cast<Index>(sizes.size());

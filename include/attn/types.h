@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -10,8 +11,20 @@
 
 namespace attn {
 
-/// A signed 64-bit size or position; the same type as Eigen::Index.
+/// A signed size or position, the same type as Eigen::Index: 64 bits, or 32 for 32-bit targets.
 using Index = std::ptrdiff_t;
+
+namespace detail {
+
+/// Sizes, positions and distances are at most 2^kIndexBits, so that sums of a few do not overflow: 2^60, or 2^28 for
+/// 32-bit targets.
+inline constexpr int kIndexBits = std::numeric_limits<Index>::digits - 3;
+inline constexpr Index kLargestIndex = Index(1) << kIndexBits;
+
+/// The most entries of a table with one per position: 2^36, or 2^24 for 32-bit targets. More would not fit into memory.
+inline constexpr Index kLargestTable = Index(1) << (sizeof(Index) > 4 ? 36 : 24);
+
+}  // namespace detail
 
 /// One (query, key) pair, as a mod sees it.
 ///

@@ -18,14 +18,13 @@ class SpanEnds {
  public:
   /// @throws std::invalid_argument unless the spans are in order and do not overlap.
   explicit SpanEnds(const std::vector<Range>& spans) {
-    constexpr Index kMost = Index(1) << 36;  // positions; their table, 8 bytes each, would take 512 GiB
     for (std::size_t i = 0; i < spans.size(); ++i) {
       const Range& s = spans[i];
       const Index before = i == 0 ? 0 : spans[i - 1].end;
       require(s.begin >= before && s.end >= s.begin, "bidirectional_spans: span ", i, " is [", s.begin, ", ", s.end,
               "), but must begin at ", before, " or later and not end before it begins");
-      require(s.end <= kMost, "bidirectional_spans: span ", i, " must end at ", kMost, " or earlier, but ends at ",
-              s.end);
+      require(s.end <= kLargestTable, "bidirectional_spans: span ", i, " must end at ", kLargestTable,
+              " or earlier, but ends at ", s.end);
     }
     if (!spans.empty()) ends_.reserve(static_cast<std::size_t>(spans.back().end));
     for (const Range& s : spans) {

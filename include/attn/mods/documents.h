@@ -111,8 +111,8 @@ inline auto documents_at(const Indices& offsets) {
   for (std::size_t i = 1; i < at.size(); ++i)
     detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, but offset ", i, " is ", at[i], " after ",
                     at[i - 1]);
-  constexpr Index kMost = Index(1) << 36;  // positions; their tables, 32 bytes each, would take 2 TiB
-  detail::require(at.back() <= kMost, "documents_at: the last offset must be at most ", kMost, ", but is ", at.back());
+  detail::require(at.back() <= detail::kLargestTable, "documents_at: the last offset must be at most ",
+                  detail::kLargestTable, ", but is ", at.back());
   std::vector<Index> ids;
   for (std::size_t i = 1; i < at.size(); ++i)
     ids.insert(ids.end(), static_cast<std::size_t>(at[i] - at[i - 1]), static_cast<Index>(i - 1));

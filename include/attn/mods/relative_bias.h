@@ -17,10 +17,10 @@ namespace attn {
 /// 2018, section 3.2).
 class ClippedDistance {
  public:
-  /// @throws std::invalid_argument unless `most` is in 0..2^60.
+  /// @throws std::invalid_argument unless `most` is in 0..2^60 (32-bit targets: 2^28).
   explicit ClippedDistance(Index most) : most_(most) {
-    constexpr Index kMost = Index(1) << 60;  // so that sums of a few distances do not overflow
-    detail::require(most >= 0 && most <= kMost, "ClippedDistance(", most, "): the distance must be in 0..", kMost);
+    detail::require(most >= 0 && most <= detail::kLargestIndex, "ClippedDistance(", most,
+                    "): the distance must be in 0..", detail::kLargestIndex);
   }
 
   /// Returns the number of buckets, 2 * most + 1.

@@ -9,6 +9,8 @@
 #error "attn throws exceptions for invalid arguments: compile without -fno-exceptions"
 #elif defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "attn: -ffast-math and -ffinite-math-only break masks (infinity) and exponentials (rounding): remove them"
+#elif __FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2
+#error "attn: this target computes floats with excess precision (x87): compile with -msse2 -mfpmath=sse"
 #elif !__has_include(<Eigen/Core>)
 #error "attn needs Eigen 3.4 or newer: install it (libeigen3-dev) and compile with -I/usr/include/eigen3"
 #else

@@ -171,8 +171,7 @@ class KvPages {
     return t.size() * static_cast<Index>(sizeof(X));
   }
   static Index row_size(Index head_dim, Index v_dim) {
-    constexpr Index kMost = Index(1) << 60;
-    require(head_dim <= kMost && v_dim <= kMost, "a cache of head_dim ", head_dim, " and v_dim ", v_dim,
+    require(head_dim <= kLargestIndex && v_dim <= kLargestIndex, "a cache of head_dim ", head_dim, " and v_dim ", v_dim,
             " is too large");
     return head_dim + v_dim;
   }

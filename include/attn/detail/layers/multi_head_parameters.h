@@ -87,9 +87,8 @@ class MultiHeadParameters {
     default_to(c.kv_heads, "kv_heads", c.heads);
     default_to(c.key_dim, "key_dim", c.embed_dim);
     default_to(c.value_dim, "value_dim", c.embed_dim);
-    constexpr Index kMost = Index(1) << 60;  // so that sums of a few do not overflow
-    require(c.embed_dim <= kMost && c.key_dim <= kMost && c.value_dim <= kMost, "embed_dim ", c.embed_dim, ", key_dim ",
-            c.key_dim, " and value_dim ", c.value_dim, " must be at most ", kMost);
+    require(c.embed_dim <= kLargestIndex && c.key_dim <= kLargestIndex && c.value_dim <= kLargestIndex, "embed_dim ",
+            c.embed_dim, ", key_dim ", c.key_dim, " and value_dim ", c.value_dim, " must be at most ", kLargestIndex);
     require(c.heads % c.kv_heads == 0, "heads (", c.heads, ") must be a multiple of kv_heads (", c.kv_heads, ")");
     c.in_bias = c.in_bias.value_or(c.bias);
     c.out_bias = c.out_bias.value_or(c.bias);

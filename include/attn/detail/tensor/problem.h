@@ -14,10 +14,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// Whether a row may have this position. Sums of a few positions stay in range, and below detail::kUnbounded.
-constexpr bool is_near(Index position) {
-  constexpr Index kFarthest = Index(1) << 60;
-  return position >= -kFarthest && position <= kFarthest;
-}
+constexpr bool is_near(Index position) { return position >= -kLargestIndex && position <= kLargestIndex; }
 
 /// Checks the list of positions of query row 0, if there is one.
 inline void check_q_offsets(const Options& options, Index batch) {
@@ -27,7 +24,7 @@ inline void check_q_offsets(const Options& options, Index batch) {
           " q_offsets are given; give either one for all, or one per batch element");
   require(static_cast<Index>(each.size()) == batch, "got ", each.size(), " q_offsets for a batch of ", batch);
   for (std::size_t b = 0; b < each.size(); ++b)
-    require(is_near(each[b]), "q_offsets[", b, "] must be within ±2^60, but is ", each[b]);
+    require(is_near(each[b]), "q_offsets[", b, "] must be within ±2^", kIndexBits, ", but is ", each[b]);
 }
 
 /// The requested position of query row 0, of a batch element or sequence.
@@ -41,12 +38,12 @@ inline void set_offsets(Problem& problem, const Options& options) {
   problem.kv_offset = options.kv_offset.value_or(0);
   problem.has_part_of_keys = options.kv_offset.has_value();
   require(is_near(problem.kv_offset) && is_near(problem.kv_offset + problem.kv_len),
-          "the positions of keys must be within ±2^60, but kv_offset is ", problem.kv_offset, " and kv_len is ",
-          problem.kv_len);
+          "the positions of keys must be within ±2^", kIndexBits, ", but kv_offset is ", problem.kv_offset,
+          " and kv_len is ", problem.kv_len);
   check_q_offsets(options, problem.batch);
   problem.q_offset = options.q_offset.value_or(problem.keys().end - problem.q_len);
   problem.q_offsets = options.q_offsets.values;
-  require(is_near(problem.q_offset), "q_offset must be within ±2^60, but is ", problem.q_offset);
+  require(is_near(problem.q_offset), "q_offset must be within ±2^", kIndexBits, ", but is ", problem.q_offset);
 }
 
 /// The likely remedy if sizes disagree, appended to the error message; shapes are (batch, heads, len, dim).
