@@ -28,7 +28,8 @@ struct TanhAlone {
     for (Index i = 0; i < count; i += V::kLanes) tanh(V::load(from + i)).store(to + i);
   }
 };
-/// Returns hyperbolic tangents per second, with the vectors that calls of this process use.
+/// Returns the number of hyperbolic tangents per second, computed with the instruction set that calls in this process
+/// use.
 template <class T>
 double measure_tanh_rate() {
   constexpr Index kCount = 2048, kTimes = 400;

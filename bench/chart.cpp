@@ -204,8 +204,9 @@ class Drawing {
     }
   }
 
-  /// Draws the dashed line from `ends.first` down to `ends.second`. It skips bars whose texts it would cross, and the
-  /// rest below the last bar if that is so short that it would look like part of a text. The first bar begins at `top`.
+  /// Draws the dashed line from `ends.first` down to `ends.second`. The line skips bars whose text it would cross. The
+  /// piece after the last bar that it skips is omitted if it is shorter than a bar, because it would look like part of
+  /// the text. The first bar begins at `top`.
   void draw_mark(display::Svg& svg, const BarChart::Group& group, std::pair<double, double> ends, double top) const {
     const double x = rulers_[0].x(group.mark);
     double from = ends.first;

@@ -227,7 +227,8 @@ void long_rows(Index n, const Budget& budget, Output& output) {
   bench.print(n / 8, budget, output);
 }
 
-/// Times select() of keys in memory against dense calls in which each query has separate keys, as many as are selected.
+/// Times select() among keys that exceed the caches against dense calls in which each query has its own keys, as many
+/// as are selected.
 void selected_keys(Index queries, Index count, Index keys, const Budget& budget, Output& output) {
   constexpr Index kLong = 128;
   const attn::Options options{.executor = attn::serial()};
@@ -267,7 +268,7 @@ int main(int argc, char** argv) {
     if (quick) budget = {.seconds = 0.001, .rounds = 1};
     Output output{
         program.results(),
-        Progress({30, 8, 1}),  // the number of mods in each of the three parts below
+        Progress({30, 8, 1}),  // about the number of rows in each of the three parts below
         {.title = "Cost of each mod",
          .notes = {std::string("float, one thread, ").append(to_string(attn::default_isa())) +
                    ", against plain attention over as many pairs as the mod keeps"},

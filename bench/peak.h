@@ -32,7 +32,8 @@ namespace detail {
 
 #if defined(__x86_64__)
 #if defined(__clang__)
-// Tuned for most AVX-512 processors (-march=native), clang would split 512-bit vectors into halves, at half the speed.
+// When clang tunes for most AVX-512 processors (-march=native), it would split 512-bit vectors into halves, at half the
+// speed.
 ATTN_BENCH_FMA_LOOP(fma_avx512, 64, [[gnu::noinline, gnu::target("avx512f"), clang::min_vector_width(512)]])
 #else
 ATTN_BENCH_FMA_LOOP(fma_avx512, 64, [[gnu::noinline, gnu::target("avx512f")]])

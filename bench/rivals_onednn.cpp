@@ -134,8 +134,8 @@ struct Plan {
     if (!causal) values = whole.out.weights_desc();
   }
 
-  /// Returns the number of keys that a block ending before query `end` multiplies: whole groups, in which packed keys
-  /// are stored.
+  /// Returns the number of keys that a block ending before query `end` multiplies, rounded up to whole groups of packed
+  /// keys.
   Index keys_before(Index end) const {
     constexpr Index kGroup = 64;
     return causal ? std::min((q_offset + end + kGroup - 1) / kGroup * kGroup, work.kv_len) : work.kv_len;

@@ -121,7 +121,7 @@ class Attention {
   }
 
  private:
-  /// The rows of x are tensors concatenated; returns the heads of the i-th one.
+  /// Each row of x holds the features of several tensors, one after another; returns the heads of the i-th tensor.
   attn::TensorView<float, 4> heads(attn::Tensor<float, 3>& x, Index i) const {
     const Sizes& s = sizes_;
     const Index dim = s.features / s.heads, row = x.dim(2);

@@ -2,8 +2,8 @@
 #
 # Checks that every mod is complete. Fails unless every header of include/attn/mods/ is included by mods.h and defines a
 # mod, a function `auto name(` outside of namespace detail; unless each of these functions is
-# - in the table of the tests (tests/support/), from which the tests by sweeps, hints, poison and random calls take
-# their mods,
+# - in the tests' table of mods (tests/support/), from which the sweeps and the tests of hints, poisoned memory and
+# random calls take their mods,
 # - on the page of mods: a mask with a picture, a score mod with a row,
 # - among the pictures of the site (tests/support/mod_pictures.h): a mask as its pairs, others as weights;
 # and unless the README links to that page and does not list mods itself. Lists all faults.

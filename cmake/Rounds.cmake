@@ -1,4 +1,4 @@
-# The tests that a commit's CI run leaves to other commits. Sanitizers, emulators and sweeps of more scalars repeat what
+# Lists the tests that CI does not run for every commit. Sanitizers, emulators and sweeps of more scalars repeat what
 # every commit runs, and together take longer than a run may. So there are four rounds, and a commit has the round
 #
 #   ATTN_TEST_SEED mod 4
@@ -7,8 +7,8 @@
 # tests run whenever their build does. If the variable is not set, a build has all of its tests: `cmake --preset asan`
 # by hand.
 #
-# Add a new test to a short round whose tests need the same libraries (attn_test_rows_...), or to none, if it finds
-# memory errors in most of the code, or races between threads.
+# Add a new test to a short round whose tests link the same libraries (attn_test_rows_...). Leave it unlisted, so that
+# it runs in every round, if it can find memory errors in most of the code, or races between threads.
 #
 # As a script: cmake -D SEED=<seed> -P Rounds.cmake prints the builds that run in the seed's round.
 set(ATTN_ROUNDS 4)

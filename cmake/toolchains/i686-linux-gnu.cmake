@@ -1,5 +1,5 @@
-# Cross-compiles for 32-bit x86 with Debian's g++-i686-linux-gnu; programs run under qemu-user-static, because kernels
-# need not support them.
+# Cross-compiles for 32-bit x86 with Debian's g++-i686-linux-gnu; programs run under qemu-user-static, because a 64-bit
+# Linux kernel need not support 32-bit programs.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR i686)
 

@@ -47,7 +47,8 @@ std::optional<Request> parse(int argc, char** argv, std::ostream& out) {
       ->capture_default_str()
       ->type_name("NAME");
   app.add_flag("--by-heads", request.by_heads, "Exchange tokens for heads instead of sending keys around");
-  count("--window", request.window, "Tokens that each token sees, including itself; 0: all before it", 0, kMost);
+  count("--window", request.window, "Tokens that each token sees, including itself; 0: itself and all before it", 0,
+        kMost);
   count("--threads", request.threads, "Threads per rank", 1, 1024);
   auto* check = count("--check", request.check,
                       "Rows of the result that rank 0 recomputes alone, drawing all keys; 0: none. By default 64 for "

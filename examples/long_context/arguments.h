@@ -17,7 +17,7 @@ struct Request {
   Index heads = 8, kv_heads = 8, dim = 64;
   attn::mpi::Layout layout = attn::mpi::Layout::zigzag;
   bool by_heads = false;
-  Index window = 0;  ///< tokens that each token sees, including itself; 0: all before it
+  Index window = 0;  ///< tokens that each token sees, including itself; 0: itself and all before it
   int threads = 1;
   Index check = 0;  ///< rows of the result that are compared with those of a single rank
   Index decode = 16;

@@ -25,8 +25,8 @@ class AdamW {
   Index steps() const { return steps_; }
 
   /// Calls visitor for the state that a checkpoint stores: the first and second moments of each parameter, named
-  /// "m.<parameter>" and "v.<parameter>". Their gradients are empty. (Its number of steps is read and restored with
-  /// steps() and set_steps().)
+  /// "m.<parameter>" and "v.<parameter>". Their gradients are empty. The number of steps is not among them: use steps()
+  /// and set_steps().
   void visit_moments(const std::vector<Parameter<T>>& parameters, const Visitor<T>& visitor);
   void set_steps(Index steps) { steps_ = steps; }
 

@@ -6,8 +6,8 @@
 namespace nn {
 
 /// Mean of -log softmax(logits)[target] over all tokens whose target is not kIgnored: nn.CrossEntropyLoss (whose
-/// ignore_index is -100 by default). With label smoothing s, the target has probability 1 - s, and s is distributed
-/// over all tokens (Szegedy et al. 2016).
+/// ignore_index is -100 by default). With label smoothing s, probability s is distributed evenly over all tokens, and
+/// the target gets the remaining 1 - s in addition (Szegedy et al. 2016).
 template <class T>
 class CrossEntropy {
  public:

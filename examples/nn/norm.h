@@ -24,8 +24,8 @@ class Norm {
   void visit(const std::string& prefix, const Visitor<T>& visitor);
 
  private:
-  /// Normalises all rows. `normalized` and `scales`, if not null, receive the rows before scaling and 1 / standard
-  /// deviation of each.
+  /// Normalises all rows. `normalized` and `scales`, if not null, receive the rows before they are multiplied by the
+  /// weight, and the factor of each row: 1 / standard deviation, or for RMS 1 / root mean square.
   States<T> apply(const States<T>& x, States<T>* normalized, std::vector<T>* scales) const;
 
   NormKind kind_;

@@ -75,7 +75,7 @@ Config read_header(BinaryFile& file) {
   require_multiple("n_heads", c.n_heads, "n_kv_heads", c.n_kv_heads);
   if (c.head_dim() % 2 != 0)
     file.fail("dim " + std::to_string(c.dim) + " and n_heads " + std::to_string(c.n_heads) + " give heads of " +
-              std::to_string(c.head_dim()) + " features, which do not form pairs to rotate");
+              std::to_string(c.head_dim()) + " features, but rotary embedding needs an even number");
   return c;
 }
 

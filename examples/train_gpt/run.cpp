@@ -59,7 +59,7 @@ Outcome run(State& state, const Text& text, const RunOptions& options, Ranks& ra
   if (text.checksum() != state.text_checksum)
     throw nn::FileError(text.name() + ": is not the text that the run started with");
   text.require_blocks_of(o.model.context);
-  require_texts_for(ranks, o);
+  require_sequences_for(ranks, o);
 
   const training::Interrupt interrupt;
   const Index first = state.step;

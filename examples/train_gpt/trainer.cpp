@@ -47,11 +47,10 @@ void add_up_gradients(const std::vector<nn::Parameter<float>>& parameters, float
 
 }  // namespace
 
-void require_texts_for(const Ranks& ranks, const Options& options) {
+void require_sequences_for(const Ranks& ranks, const Options& options) {
   if (options.batch < ranks.count())
-    throw std::invalid_argument("--mpi: there are " + std::to_string(ranks.count()) + " ranks for the " +
-                                std::to_string(options.batch) +
-                                " sequences of --batch, but each rank needs at least one");
+    throw std::invalid_argument("--mpi: --batch must be at least the number of ranks, " +
+                                std::to_string(ranks.count()) + ", but is " + std::to_string(options.batch));
 }
 
 double numbers_of(const nn::GptConfig& m) {

@@ -48,7 +48,7 @@ double train_step(State& state, const Text& text, Ranks& ranks);
 double train_step(State& state, const Text& text);
 
 /// Checks that a batch has a sequence for each rank. @throws std::invalid_argument if it has not.
-void require_texts_for(const Ranks& ranks, const Options& options);
+void require_sequences_for(const Ranks& ranks, const Options& options);
 
 /// Returns the mean loss over consecutive blocks of the validation text: all of them, or, if there are more than
 /// `most`, that many, evenly spread.

@@ -93,7 +93,8 @@ void add_rest(CLI::App& app, Options& o) {
       ->excludes(translate);
   use.count("--beam", o.search.beams, 1, 64, "Beam size; 1: greedy");
   use.number("--length-penalty", o.search.length_penalty, 0, 10,
-             "With several beams: 0 prefers short translations, 1 and above long ones");
+             "Exponent of the length penalty, with several beams: 0 prefers short translations, 1 ranks by the mean "
+             "over pieces, larger values prefer long ones");
   run.count("--threads", o.threads, 1, 4096, "Results are bit-identical for any number")->default_str("all cores");
   files.text("--data", o.data, "FILE.tsv",
              "Pairs to train on, one per line: English, tab, Chinese, and, after another tab, anything");

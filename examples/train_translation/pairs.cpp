@@ -82,9 +82,9 @@ Split hold_back(const std::vector<Pair>& pairs, Index count, std::uint64_t seed)
     if (times[seen(pairs[i])] == 1) candidates.push_back(i);
   const auto wanted = static_cast<std::size_t>(count);
   if (wanted > candidates.size() || wanted >= pairs.size())
-    throw std::invalid_argument(std::to_string(count) + " pairs cannot be held back: only " +
+    throw std::invalid_argument(std::to_string(count) + " pairs cannot be held back: " +
                                 std::to_string(candidates.size()) + " of " + std::to_string(pairs.size()) +
-                                " have a Chinese sentence that occurs only once");
+                                " have a Chinese sentence that occurs only once, and a pair must remain to learn from");
 
   nn::Random random(seed);
   for (std::size_t i = 0; i < wanted; ++i) {

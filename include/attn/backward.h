@@ -54,8 +54,9 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 
 /// Computes attention_backward() into the caller's memory, which is overwritten, or added to with options.accumulate.
 /// The gradients are matrices, or rank-4 tensors or views, shaped like query, key and value. A gradient that overlaps
-/// an input or another gradient is refused, as by attention_into(). With options.workspace nothing is allocated, with
-/// one exception: the first call with a given select() allocates a table of the queries that list each key.
+/// an input or another gradient is refused, as by attention_into(). With options.workspace only the cases
+/// that Options::workspace lists allocate, and one more: the first call with a given select() (with a kv_offset, each
+/// call) allocates a table of the queries that list each key.
 ///
 /// `out` and `lse` are those of a Result; the Result itself may take their place:
 ///

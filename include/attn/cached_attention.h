@@ -26,7 +26,8 @@ inline namespace ATTN_BUILT_FOR {
 /// The result of a sequence does not depend on the other sequences, the number of threads or the location of its pages,
 /// bit for bit. Masks that group tokens elsewhere (strided_sparse, fixed_sparse, dilated) do not do so here; they only
 /// skip the tiles that they drop entirely. Memory: that of attention(), plus a few dozen bytes of heap for one
-/// sequence, or 1.5 KiB for each of several.
+/// sequence, or 1.5 KiB for each of several; with a rope, also the cosines and sines of its queries, q_len * rotary_dim
+/// values per sequence.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Query, detail::KvSource Cache, class M = Options>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {

@@ -97,7 +97,7 @@ class KvView {
   detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
   /// The values of a sequence, likewise.
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
-  /// The kernels that attention over this view uses.
+  /// The kernels that can read the element types of this view.
   const detail::KernelChoice<T>& kernels() const { return *kernels_; }
   detail::ChooseDots<T> choose_dots() const { return choose_dots_; }  ///< Chooses integer kernels; null if none.
 

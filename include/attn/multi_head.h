@@ -277,13 +277,13 @@ class MultiHeadAttention {
         tokens, [&](const Inputs& inputs) { detail::append_only(parameters_, tokens, inputs, cache, options); });
   }
 
-  /// Creates a KvCache<S> for this layer. Its kv_heads, head_dim, v_dim and rope are the layer's; those in `sizes` are
-  /// ignored.
+  /// Creates a KvCache of scalar type S for this layer. Its kv_heads, head_dim, v_dim and rope are the layer's; those
+  /// in `sizes` are ignored.
   template <class S = T>
   KvCache<S> make_cache(const KvCacheConfig& sizes = {}) const {
     return KvCache<S>(fitted(sizes));
   }
-  /// Creates a PagedKvCache<S> for this layer, with the pool that `sizes` describes; see make_cache().
+  /// Creates a PagedKvCache of scalar type S for this layer, with the pool that `sizes` describes; see make_cache().
   template <class S = T>
   PagedKvCache<S> make_paged_cache(const PagedKvCacheConfig& sizes) const {
     return PagedKvCache<S>(fitted(sizes));

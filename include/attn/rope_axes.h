@@ -42,7 +42,7 @@ class RopeAxes {
     const std::span<const Index> sections = config.sections.values;
     Index all = 0;
     for (std::size_t a = 0; a < sections.size(); ++a) {
-      detail::require(sections[a] > 0 && sections[a] <= config.head_dim, "RopeAxes: sections[", a,
+      detail::require(sections[a] > 0 && sections[a] <= config.head_dim / 2, "RopeAxes: sections[", a,
                       "] must be in 1..head_dim / 2, but is ", sections[a], "; head_dim is ", config.head_dim);
       all += sections[a];
     }

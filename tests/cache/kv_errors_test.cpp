@@ -59,7 +59,7 @@ TEST_F(KvErrors, Appending) {
     cache_.append(two.k(), two.v(), {1, 1});
   });
   refused("three lengths", {"3 lengths", "2 sequences"}, [&] { cache_.append(five.k(), five.v(), {2, 2, 1}); });
-  refused("lengths too large", {"sequence 1", "is 3", "of 5", "0..2"}, [&] {
+  refused("lengths too large", {"sequence 1", "is 3", "of the 5", "0..2"}, [&] {
     cache_.append(five.k(), five.v(), {3, 3});
   });
   refused("lengths too small", {"add up to 4", "5 tokens"}, [&] { cache_.append(five.k(), five.v(), {3, 1}); });
@@ -141,8 +141,9 @@ TEST_F(KvErrors, Queries) {
   refused("q_offsets", {"q_offsets[1]"}, [&] { call({1, 6, 4, 13}, {{1, 3}}, {.q_offsets = {1, Index(1) << 61}}); });
 }
 
-// A cache's rope rotates drafts by their rows, but siblings in a tree share a position, so trees are refused.
-TEST(KvTreeErrors, RopedCachesRefuseTrees) {
+// A cache's rope rotates drafts by their rows, but siblings in a tree share a position, so trees with siblings are
+// refused.
+TEST(KvTreeErrors, CachesWithARopeRefuseSiblings) {
   const Rope rope({.head_dim = 4});
   Random random(5);
   const TokenSizes sizes{2, 4, 4};

@@ -153,9 +153,9 @@ TEST_F(CaseFolder, ReportsABadArray) {
   write("x.npy", good.substr(0, 20));
   expect_error({"x.npy", "ends inside the header"});
   write("x.npy", good.substr(0, good.size() - 1));
-  expect_error({"x.npy", "holds 7 bytes", "wants 8"});
+  expect_error({"x.npy", "holds 7 bytes", "expects 8"});
   write("x.npy", good + "more");
-  expect_error({"x.npy", "holds 12 bytes", "wants 8"});
+  expect_error({"x.npy", "holds 12 bytes", "expects 8"});
   std::string other = good;
   other[6] = 2;
   write("x.npy", other);

@@ -184,7 +184,7 @@ TEST(AttentionMap, HasLabelsAndWeights) {
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
 }
 
-TEST(AttentionMap, OfALongSentenceFitsAScreen) {
+TEST(AttentionMap, OfALongSentenceHasALimitedWidth) {
   Look look{"好", "Good.", {}, {}, {}};
   for (int i = 0; i < 300; ++i) look.characters.push_back("好"), look.pieces.push_back(" good");
   look.sentence = look.translation = std::string(3000, 'x');

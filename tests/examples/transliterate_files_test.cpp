@@ -132,7 +132,7 @@ TEST(BrokenModel, ErrorsSayWhatIsWrong) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   expect_error("", "the file is empty");
   expect_error("These are words, and no model.", "not a model file");
-  expect_error(ModelBytes(3).bytes(), "version 3, only version 2");
+  expect_error(ModelBytes(3).bytes(), "version 3, but only version 2");
   expect_error(ModelBytes(2, "WhisperSpec").bytes(), "kind \"WhisperSpec\"");
   expect_error(ModelBytes(2, "TransformerBase", 7).bytes(), "revision 7");
   expect_error(tiny_model().append("12345").bytes(), "5 bytes follow");

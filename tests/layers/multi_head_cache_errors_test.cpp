@@ -116,7 +116,7 @@ TEST(MultiHeadCacheErrors, LayerAndCacheMustHaveTheSameRope) {
 }
 
 // The layer's rope rotates a draft by its row, with a cache and without; see KvTreeErrors.
-TEST(MultiHeadCacheErrors, LayersWithARopeRefuseTrees) {
+TEST(MultiHeadCacheErrors, LayersWithARopeRefuseSiblings) {
   const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope}), plain({.embed_dim = 8, .heads = 2});
   const auto prompt = drawn(1, 3, 8, 1), drafts = drawn(1, 4, 8, 2);
   const auto nodes = tree({-1, 0, 0, 1});

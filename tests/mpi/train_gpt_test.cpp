@@ -86,9 +86,9 @@ TEST(TrainGptOverRanks, EachRankNeedsASequence) {
   const MpiRanks ranks(MPI_COMM_WORLD);
   Options options = small_options();
   options.batch = ranks.count();
-  EXPECT_NO_THROW(require_texts_for(ranks, options));
+  EXPECT_NO_THROW(require_sequences_for(ranks, options));
   options.batch = ranks.count() - 1;
-  EXPECT_THROW(require_texts_for(ranks, options), std::invalid_argument);
+  EXPECT_THROW(require_sequences_for(ranks, options), std::invalid_argument);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace attn {
 inline auto softcap(double cap) {
   using Float = std::numeric_limits<float>;
   detail::require(cap >= Float::min() && cap <= Float::max(), "softcap(", cap,
-                  "): cap must be positive and finite as a float");
+                  "): cap must be positive, and a normal number as a float");
   return score_mod([cap](auto x, const Position&) {
     const auto c = static_cast<decltype(x)>(cap);
     return c * detail::tanh(x / c);

@@ -20,7 +20,7 @@ inline auto temperature(Numbers given_temperatures) {
   for (std::size_t h = 0; h < temperatures.size(); ++h) {
     using Float = std::numeric_limits<float>;
     detail::require(temperatures[h] >= Float::min() && temperatures[h] <= Float::max(), "temperature[", h,
-                    "] must be positive and finite as a float, but is ", temperatures[h]);
+                    "] must be positive, and a normal number as a float, but is ", temperatures[h]);
   }
   return bind_mod([temperatures = std::move(temperatures)](const Problem& problem) {
     const Index given = static_cast<Index>(temperatures.size());

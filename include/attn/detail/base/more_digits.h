@@ -102,7 +102,7 @@ class LseRests {
  public:
   LseRests() = default;
   /// `rests` belong to the log-sum-exps from `first` on; null if there are none. `written` holds these log-sum-exps as
-  /// they were first written; null if nothing else writes to them.
+  /// they were when `rests` was stored; null if nothing else writes to them.
   LseRests(const T* first, const T* rests, const T* written = nullptr)
       : first_(first), rests_(rests), written_(written) {}
 

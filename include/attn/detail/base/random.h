@@ -25,8 +25,8 @@ constexpr double random_symmetric(std::uint64_t seed, std::uint64_t counter) {
 
 /// Threefry-4x32 with 13 rounds (Salmon, Moraes, Dror & Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3",
 /// section 4.2, which finds that 12 rounds pass all tests of BigCrush). Maps each counter of four words to four random
-/// words. It needs no 64-bit products of 32-bit words, whose instructions differ between vector instruction sets and
-/// are slow in SSE2. `Words` is a 32-bit word, or a vector of them.
+/// words. It needs no 64-bit products of 32-bit words, whose instructions differ between vector instruction sets; SSE2
+/// has hardly any. `Words` is a 32-bit word, or a vector of them.
 template <class Words>
 class Threefry {
  public:

@@ -22,7 +22,7 @@ class DirectDecode {
   DirectDecode(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits)
       : pass_(pass), are_served_(serves(pass, tiles, splits)) {}
 
-  /// Whether the pass has such queries. Queries with masked keys do not qualify; see serves().
+  /// Whether the pass has such queries. A query that visits masked keys does not qualify; see serves().
   bool are_served() const { return are_served_; }
 
   /// Whether, in such a pass, all keys that a query visits are kept.
@@ -113,9 +113,9 @@ class DecodeLoop {
 
   /// The most blocks that take turns at each step of keys. They do so where DecodeTiles expects this order to read
   /// memory fastest. One head after the other was 20 % slower in pages of 64 tokens of 8 heads. In tensors stored as
-  /// (batch, len, heads, dim) it was 1.2 to 1.5× slower for 8 heads of 16384 to 65536 tokens, and 1.4× slower for 32
-  /// heads. Taking all heads of a page in turn, with steps split by pages, was 5 % faster for large caches at head_dim
-  /// 128, but 1.4× slower for caches of 256 tokens.
+  /// (batch, len, heads, dim) it took 1.2 to 1.5 times as long for 8 heads of 16384 to 65536 tokens, and 1.4 times as
+  /// long for 32 heads. Taking all heads of a page in turn, with steps split by pages, was 5 % faster for large caches
+  /// at head_dim 128, but took 1.4 times as long for caches of 256 tokens.
   static constexpr Index kMostTogether = 8;
 
   /// `far`: see DecodeTiles.

@@ -15,7 +15,7 @@ inline namespace ATTN_BUILT_FOR {
 /// predict the order of gathered rows, and pages of a few tokens end before a pattern has been detected. Rows of pages
 /// are prefetched twice, the second time during the products of the tile: on Zen 4, pages of 16 tokens with 32 query
 /// heads, 8 key heads and head_dim 128 were read at 13 GB/s without prefetching, at 16 and 17 with one of the two, and
-/// at 23 with both. On Zen 5, heads that share no keys were 1.14× slower without the prefetches of this class.
+/// at 23 with both. On Zen 5, heads that share no keys took 1.14 times as long without the prefetches of this class.
 template <class T>
 class RowsAhead {
  public:

@@ -72,9 +72,9 @@ class PassTasks {
 
   /// Runs a task in partition.bytes of memory. With several splits, it stores its result in `partials`.
   void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
-    // The tasks of a head begin with its last queries (see QueryBlocks::at()), so the longest tasks of a causal call
-    // come first. Tried: the reverse order of tasks. One or two heads of 4096 tokens then took sixteen workers 1.1 to
-    // 1.2 times as long.
+    // The tasks of a head begin with its last queries (see QueryBlocks::at()), so the longest tasks of each head come
+    // first in a causal call. Tried: the reverse order of tasks. One or two heads of 4096 tokens then took sixteen
+    // workers 1.1 to 1.2 times as long.
     const auto blocks_of = [&](Index number) {
       const Index first = divide(number, partition.splits).quotient * partition.per_task;
       return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
@@ -183,8 +183,8 @@ class PassTasks {
   /// Queries that share keys multiply each vector several times, which hides the cost of prefetching, and read four
   /// keys at a time, which hardware prefetchers do not predict: adding the prefetches made four to thirty-two queries
   /// take 0.4 to 0.7 times as long over 8 MiB in L3, 0.93 times over 4 MiB, and 1.02 to 1.08 times over 2 MiB. Pages
-  /// that split tiles are too short for prefetching to help: over 4 to 8 MiB in pages of 16 tokens, four queries took
-  /// 0.7 times as long without it.
+  /// that split tiles begin too often for prefetching from L3 to help: over 4 to 8 MiB in pages of 16 tokens, four
+  /// queries took 0.7 times as long without it.
   bool are_far(double kv_bytes) const {
     constexpr double kMiB = 1024 * 1024;
     const KvRows<T>& keys = pass_.tensors.k;

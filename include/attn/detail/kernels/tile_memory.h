@@ -49,10 +49,10 @@ struct ValueRun {
 /// six members belong to the tile; tiles that are processed in turn share the others.
 template <class T>
 struct TileMemory {
-  T* query;  ///< (head_dim, queries), scaled unless `scale` is not 1
-  T* out;    ///< (v_dim, queries), not yet divided by the sum
-  T* max;    ///< (queries): the maximum of each query's scores so far
-  T* sum;    ///< (queries): the sum of e^(score - max) so far
+  T* query;     ///< (head_dim, queries), scaled unless `scale` is not 1
+  T* out;       ///< (v_dim, queries), not yet divided by the sum
+  T* max;       ///< (queries): the maximum of each query's scores so far
+  T* sum;       ///< (queries): the sum of e^(score - max) so far
   T* sum_rest;  ///< (queries): the part of `sum` lost to rounding; with it, errors do not grow with the number of keys
   Totals<T> totals;
   T* scores;        ///< (keys, queries)

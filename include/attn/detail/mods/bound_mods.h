@@ -69,7 +69,7 @@ class BoundMods {
  public:
   static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
-  /// Whether there are masks that evaluate many pairs at once (words), and masks that evaluate pairs one by one (lone).
+  /// Whether there are masks that evaluate many pairs at once (words), and masks that evaluate pairs one by one.
   static constexpr bool kHasWords = (has_words<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasPairwiseMasks =
       ((is_mask<std::remove_cvref_t<M>> && !has_words<std::remove_cvref_t<M>>) || ...);

@@ -17,8 +17,8 @@ struct TensorPredicate {
 
   [[gnu::always_inline]] bool operator()(const Position& p) const { return tensor(p) == keep_where; }
 
-  /// Sets bit j of words[i] if the pair of query first.q + i and key first.kv + j is kept. There are at most 16 keys;
-  /// bits beyond `keys` are unspecified. A call with a mask evaluated pair by pair took 1.35 times as long as one
+  /// Sets bit j of words[i] to whether the pair of query first.q + i and key first.kv + j is kept. There are at most 16
+  /// keys; bits beyond `keys` are unspecified. A call with a mask evaluated pair by pair took 1.35 times as long as one
   /// without a mask (head_dim 64, AVX-512), and one with words 1.08 times as long.
   template <int kQueries, class Word>
   [[gnu::always_inline]] void words(const Position& first, Index keys, Word* words) const {

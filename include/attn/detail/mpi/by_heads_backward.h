@@ -158,7 +158,7 @@ class ByHeadsBackward {
   HeadsBuffer<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_;
   Tensor<T, 3> own_rests_;  ///< of this rank's rows
   GradientSum4<T> sum_q_, sum_k_, sum_v_;
-  std::vector<HeadsBuffer<T>> more_k_, more_v_;  ///< gradients of a key head that the previous rank has too
+  std::vector<HeadsBuffer<T>> more_k_, more_v_;  ///< [r]: gradients of a key head that rank r - 1 has too
 };
 
 template <class Call, class T>

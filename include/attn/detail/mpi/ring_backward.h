@@ -187,8 +187,8 @@ class RingBackward {
     messages_.send(as_const(room.values(rows)), parcel.rank, MessageKind::value_gradients, room.pending);
   }
 
-  /// Adds the gradients of sinks: calls backward() once for all queries, without keys, before any keys are processed,
-  /// so that each query contributes exactly once.
+  /// Adds the gradients of sinks: calls backward() without keys for each part of the queries, before any keys are
+  /// processed, so that each query contributes exactly once. These calls also begin grad_q.
   void learn_sinks() {
     KvBuffer<T> none = room(0);
     const DTypeView<const T> k = rows_of_tensor(call_.k, 0, 0), v = rows_of_tensor(call_.v, 0, 0);

@@ -18,7 +18,7 @@ namespace attn::mpi {
 struct Traffic {
   Index bytes_sent = 0;       ///< bytes of keys, values, and their gradients
   double seconds_waited = 0;  ///< for messages, while there was nothing to compute
-  Index bytes_held = 0;       ///< memory for keys and values of other ranks, and for gradients being sent
+  Index bytes_held = 0;       ///< memory for keys and values of other ranks, and for gradients in transit
 };
 
 }  // namespace attn::mpi

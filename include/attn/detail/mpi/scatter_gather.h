@@ -150,7 +150,7 @@ Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorVi
   Tensor<T, 4> tensor = gets ? Tensor<T, 4>::uninitialized(whole) : Tensor<T, 4>();
   int pending = 0;
   Messages messages(comm);
-  // In each step every rank sends its rows to a different rank, so that all links carry the same load.
+  // To all ranks: in each step every rank sends its rows to a different rank, so that all links carry the same load.
   for (int step = 0; step < comm.ranks(); ++step)
     for (int part = 0; part < 2; ++part) {
       const int from = (comm.rank() + comm.ranks() - step) % comm.ranks(), to = (comm.rank() + step) % comm.ranks();

@@ -9,7 +9,7 @@ namespace attn::detail {
 /// gain in speed was within the noise.
 ///
 /// kRound: adding 1.5 * 2^mantissa rounds a number to an integer in the low bits; the exponent's bias is added too, so
-/// that shifting those bits up by kMantissaBits gives 2^n. kSmallest: the smallest x for which e^x is normal.
+/// that shifting those bits up by kMantissaBits gives 2^n. kSmallest: e^x is normal for all x from there on.
 /// kTanhIsOne: tanh(x) rounds to 1 for all x above this bound.
 template <class T>
 struct Exp2Constants;

@@ -149,7 +149,7 @@ struct ListedKeys {
     const auto list = of(p.batch, p.head, p.q);
     return std::binary_search(list.begin(), list.end(), p.kv);
   }
-  /// Like TensorPredicate::words(): sets bit j of words[i] if query first.q + i lists key first.kv + j.
+  /// Like TensorPredicate::words(): sets bit j of words[i] to whether query first.q + i lists key first.kv + j.
   template <int kQueries, class Word>
   void words(const Position& first, Index keys, Word* words) const {
     for (int i = 0; i < kQueries; ++i) {
