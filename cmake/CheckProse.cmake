@@ -23,7 +23,7 @@ phrase("lone quer" "unshared query")
 phrase("(numbers|floats|integers|values|keys|caches) of (8|16|32) bits" "16-bit floats, 8-bit caches")
 
 if(NOT FOLDERS)
-  set(FOLDERS README.md .ci .github CMakeLists.txt bench cmake examples include tests)
+  set(FOLDERS README.md .ci/run .github CMakeLists.txt bench bench/run cmake examples include tests tests/run)
 endif()
 set(files "")
 foreach(folder IN LISTS FOLDERS)

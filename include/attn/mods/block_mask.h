@@ -122,8 +122,8 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   detail::require(q_len >= 0 && kv_len >= 0 && batch >= 0 && heads > 0, "block_mask: q_len ", q_len, ", kv_len ",
                   kv_len, ", batch ", batch, ", heads ", heads,
                   "; lengths and batch must not be negative, and heads must be positive");
-  // The map would take 4e15 bytes, or 4e8 for 32-bit targets; up to this, nothing overflows.
-  constexpr double kMostPairs = sizeof(Index) > 4 ? 1e18 : 1e11;
+  // There are at most as many blocks as pairs, so that their number does not overflow.
+  constexpr double kMostPairs = sizeof(Index) > 4 ? 1e18 : 1e9;
   const auto at_least_one = [](Index n) { return static_cast<double>(std::max<Index>(n, 1)); };
   detail::require(at_least_one(q_len) * at_least_one(kv_len) * at_least_one(batch) * at_least_one(heads) <= kMostPairs,
                   "block_mask: q_len ", q_len, ", kv_len ", kv_len, ", batch ", batch, ", heads ", heads,
