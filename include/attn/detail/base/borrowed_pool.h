@@ -52,8 +52,8 @@ class BorrowedPool final : public Executor::Backend {
 
   struct Helper {
     Mailbox mailbox;
-    std::atomic<bool> is_scheduled{false};  // a function that checks the mailbox is queued or running
-    std::shared_ptr<Helpers> owner;         // set while such a function is queued or running
+    std::atomic_flag is_scheduled;   // a function that checks the mailbox is queued or running
+    std::shared_ptr<Helpers> owner;  // set while such a function is queued or running
   };
   struct Helpers {
     explicit Helpers(int threads) : count(threads), all(new Helper[static_cast<std::size_t>(threads)]) {}
@@ -64,14 +64,14 @@ class BorrowedPool final : public Executor::Backend {
 
   bool ask(Helper& helper, SharedCall& call) const {
     if (!helper.mailbox.ask(call)) return false;
-    if (helper.is_scheduled.exchange(true)) return true;
+    if (helper.is_scheduled.test_and_set()) return true;
     helper.owner = helpers_;
     try {
       // Fits into std::function's inline storage, so nothing is allocated.
       pool_.Schedule([&helper] { look(helper); });
     } catch (...) {  // the pool accepts no more functions: those already queued and this thread suffice
       helper.owner = nullptr;
-      helper.is_scheduled = false;
+      helper.is_scheduled.clear();
     }
     return true;
   }
@@ -80,10 +80,10 @@ class BorrowedPool final : public Executor::Backend {
     const std::shared_ptr<Helpers> owner = std::move(helper.owner);
     do {
       helper.mailbox.help([](SharedCall&) {});
-      helper.is_scheduled = false;
+      helper.is_scheduled.clear();
       // A caller may have posted a request just now and scheduled no function, because this one was still marked as
       // scheduled.
-    } while (!helper.mailbox.is_idle() && !helper.is_scheduled.exchange(true));
+    } while (!helper.mailbox.is_idle() && !helper.is_scheduled.test_and_set());
   }
 
   Pool& pool_;

@@ -46,7 +46,7 @@ class SharedCall {
       for (Index i = next_++; i < tasks_; i = next_++) task_(i, worker);
     } catch (...) {
       next_ = tasks_;
-      if (!failed_.exchange(true)) error_ = std::current_exception();
+      if (!failed_.test_and_set()) error_ = std::current_exception();
     }
     inside_ = false;
   }
@@ -56,7 +56,8 @@ class SharedCall {
   const TaskRef task_;
   const Index tasks_;
   std::exception_ptr error_;
-  std::atomic<bool> failed_{false};
+  // No atomic<bool>: g++ on RISC-V compiles its exchange() to a call of libatomic, which users would have to link.
+  std::atomic_flag failed_;
   std::atomic<int> helpers_{0};
   // On its own cache line, since each task writes to it and all threads read the other members.
   alignas(64) std::atomic<Index> next_{0};
