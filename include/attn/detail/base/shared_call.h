@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 
+#include "attn/detail/base/waitable.h"
 #include "attn/executor.h"
 
 namespace attn::detail {
@@ -123,7 +124,7 @@ class Mailbox {
   static std::uintptr_t asked(const SharedCall& call) { return reinterpret_cast<std::uintptr_t>(&call); }
 
   std::atomic<std::uintptr_t> content_{kIdle};
-  std::atomic<unsigned> ended_{0};  // number of calls that the thread has helped with; their callers may sleep on it
+  Waitable<unsigned> ended_{0};  // number of calls that the thread has helped with; their callers may sleep on it
 };
 
 }  // namespace attn::detail

@@ -14,6 +14,7 @@
 #include "attn/detail/base/pool.h"
 #include "attn/detail/base/shared_call.h"
 #include "attn/detail/base/usable_cpus.h"
+#include "attn/detail/base/waitable.h"
 
 namespace attn::detail {
 
@@ -122,7 +123,7 @@ class ThreadPool final : public Executor::Backend {
  private:
   struct alignas(128) Helper {  // two cache lines: processors fetch them in pairs
     Mailbox mailbox;
-    std::atomic<int> asleep{0};
+    Waitable<int> asleep{0};
     ThreadPool* pool = nullptr;
     std::thread thread;
 
