@@ -109,9 +109,12 @@ struct RecurrenceKernels {
   static ATTN_INLINE void make_features(const FeatureRows<T>& f) {
     if (f.kind == FeatureKind::favor) return favor(f);
     // Katharopoulos et al. 2020, eq. 7. NaN stays NaN in both maps.
-    if (f.kind == FeatureKind::elu1)
-      each(f.to, [](const V& x) { return select(x > V{}, x + T(1), exp(select(x > V{}, V{}, x))); });
-    if (f.kind == FeatureKind::relu) each(f.to, [](const V& x) { return select(x < V{}, V{}, x); });
+    const auto elu1 = [](const V& x) __attribute__((always_inline)) {
+      return select(x > V{}, x + T(1), exp(select(x > V{}, V{}, x)));
+    };
+    const auto relu = [](const V& x) __attribute__((always_inline)) { return select(x < V{}, V{}, x); };
+    if (f.kind == FeatureKind::elu1) each(f.to, elu1);
+    if (f.kind == FeatureKind::relu) each(f.to, relu);
     fill_padding(f, T(0));
     if (f.factor) balance(f.to, f.factor);
   }

@@ -76,20 +76,42 @@ struct Vec {
   /// by lane if the function, before it is inlined, lacks the instruction set.
   static ATTN_INLINE Vec broadcast(T value) { return {Raw{} + value}; }
 
-  /// A product that is not rounded yet. With a sum it becomes one instruction, if the instruction set has FMA: clang
-  /// fuses the two only if they are in one expression. (Its contract(fast) fuses across functions, but not across a
-  /// sanitizer's checks, and then the bits of a sum depend on the code around it.)
+  /// a * b + c, rounded once if the instruction set has FMA. clang fuses the two operations if they are in one
+  /// expression. (Its contract(fast) fuses across functions, but not across a sanitizer's checks, and then the bits of
+  /// a sum depend on the code around it.) g++ 13 fuses them in one copy of a loop but not in another, so g++ is told
+  /// to. Subtracting 0 copies a number into all lanes and changes no bit; g++ 12 makes it one instruction only if it is
+  /// an argument of the builtin.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpsabi"  // the builtins return vectors, until this function is inlined
+  template <class Factor>
+  static ATTN_INLINE Vec multiply_add(const Raw& a, const Factor& b, const Raw& c) {
+#if ATTN_X86 && !defined(__clang__)
+    if constexpr (std::is_same_v<T, float> && Bytes == 32)
+      return {__builtin_ia32_vfmaddps256(a, b - Raw{}, c)};
+    else if constexpr (std::is_same_v<T, double> && Bytes == 32)
+      return {__builtin_ia32_vfmaddpd256(a, b - Raw{}, c)};
+    else if constexpr (std::is_same_v<T, float> && Bytes == 64)
+      return {__builtin_ia32_vfmaddps512_mask(a, b - Raw{}, c, -1, kCurrentRounding)};
+    else if constexpr (std::is_same_v<T, double> && Bytes == 64)
+      return {__builtin_ia32_vfmaddpd512_mask(a, b - Raw{}, c, 0xff, kCurrentRounding)};
+    else
+#endif
+      return {a * b + c};
+  }
+#pragma GCC diagnostic pop
+
+  /// A product that is not rounded yet: with a sum it becomes one multiply_add().
   template <class Factor>
   struct Product {
     Raw a;
     Factor b;
     ATTN_INLINE operator Vec() const { return {a * b}; }
     ATTN_INLINE void store(T* to) const { Vec(*this).store(to); }
-    friend ATTN_INLINE Vec operator+(const Product& x, const Product& y) { return {x.a * x.b + y.a * y.b}; }
-    friend ATTN_INLINE Vec operator+(const Vec& sum, const Product& x) { return {x.a * x.b + sum.raw}; }
-    friend ATTN_INLINE Vec operator+(const Product& x, const Vec& sum) { return {x.a * x.b + sum.raw}; }
-    friend ATTN_INLINE Vec operator-(const Vec& sum, const Product& x) { return {sum.raw - x.a * x.b}; }
-    friend ATTN_INLINE Vec operator-(const Product& x, const Vec& sum) { return {x.a * x.b - sum.raw}; }
+    friend ATTN_INLINE Vec operator+(const Product& x, const Product& y) { return multiply_add(x.a, x.b, y.a * y.b); }
+    friend ATTN_INLINE Vec operator+(const Product& x, const Vec& sum) { return multiply_add(x.a, x.b, sum.raw); }
+    friend ATTN_INLINE Vec operator+(const Vec& sum, const Product& x) { return multiply_add(x.a, x.b, sum.raw); }
+    friend ATTN_INLINE Vec operator-(const Product& x, const Vec& sum) { return multiply_add(x.a, x.b, -sum.raw); }
+    friend ATTN_INLINE Vec operator-(const Vec& sum, const Product& x) { return multiply_add(-x.a, x.b, sum.raw); }
   };
 
   friend ATTN_INLINE Vec operator+(const Vec& a, const Vec& b) { return {a.raw + b.raw}; }
@@ -179,10 +201,10 @@ struct Vec {
     if constexpr (kIsVector) {
       using C = Exp2Constants<T>;
       constexpr T kLog2e = std::numbers::log2e_v<T>;
-      const Raw shifted = x.raw * kLog2e + C::kRound;
-      const Raw f = x.raw * kLog2e + (C::kRound - shifted);
-      Raw p = f * C::kPolynomial[C::kDegree] + C::kPolynomial[C::kDegree - 1];
-      ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) p = p * f + C::kPolynomial[i];
+      const Raw shifted = multiply_add(x.raw, kLog2e, C::kRound - Raw{}).raw,
+                f = multiply_add(x.raw, kLog2e, C::kRound - shifted).raw;
+      Raw p = multiply_add(f, C::kPolynomial[C::kDegree], C::kPolynomial[C::kDegree - 1] - Raw{}).raw;
+      ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) p = multiply_add(p, f, C::kPolynomial[i] - Raw{}).raw;
       // Multiplies instead of adding to the exponent's bits, which could turn a NaN into a number.
       const Raw power = (Raw)((IntRaw)shifted << C::kMantissaBits), r = p * power;
       return {x.raw < C::kSmallest ? Raw{} : r};
@@ -210,11 +232,11 @@ struct Vec {
       // The bound is the first operand, so that a NaN passes through: one instruction each.
       const Vec most = broadcast(C::kIsOne), least = broadcast(-C::kIsOne), below = select(most < x, most, x);
       const Raw y = select(least > below, least, below).raw, square = y * y;
-      Raw p = square * C::kP[C::kDegree] + C::kP[C::kDegree - 1],
-          q = square * C::kQ[C::kDegree] + C::kQ[C::kDegree - 1];
+      Raw p = multiply_add(square, C::kP[C::kDegree], C::kP[C::kDegree - 1] - Raw{}).raw,
+          q = multiply_add(square, C::kQ[C::kDegree], C::kQ[C::kDegree - 1] - Raw{}).raw;
       ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) {
-        p = p * square + C::kP[i];
-        q = q * square + C::kQ[i];
+        p = multiply_add(p, square, C::kP[i] - Raw{}).raw;
+        q = multiply_add(q, square, C::kQ[i] - Raw{}).raw;
       }
       return {y * p / q};
     } else {
@@ -226,6 +248,9 @@ struct Vec {
   using InMemory = typename RawVec<T, Bytes>::InMemory;
   using Lanes = std::make_integer_sequence<int, kLanes>;
   static constexpr Lanes kAllLanes{};
+
+  /// The rounding argument of g++'s AVX-512 builtins that means the current mode (_MM_FROUND_CUR_DIRECTION).
+  static constexpr int kCurrentRounding = 4;
 
   template <int kBlock>
   static ATTN_INLINE void exchange_blocks(Vec* square) {
