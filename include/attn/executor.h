@@ -100,12 +100,13 @@ inline void Executor::Backend::run_with(int workers, double, Index tasks, TaskRe
   if (workers >= concurrency()) return run(tasks, task);
   std::atomic<Index> next{0};
   run(std::min<Index>(workers, tasks), [&](Index worker, int) {
-    try {
-      for (Index i = next++; i < tasks; i = next++) task(i, static_cast<int>(worker));
-    } catch (...) {
-      next = tasks;
-      throw;
-    }
+    // If a task throws, the other workers take no more tasks.
+    struct LeaveNone {
+      ~LeaveNone() { next = tasks; }
+      std::atomic<Index>& next;
+      Index tasks;
+    } leave_none{next, tasks};
+    for (Index i = next++; i < tasks; i = next++) task(i, static_cast<int>(worker));
   });
 }
 

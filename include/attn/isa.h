@@ -13,10 +13,10 @@
 
 namespace attn {
 
-/// Instruction sets that have kernels. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM.
-/// `avx2` includes FMA and F16C; `avx2_vnni` adds integer dot products (AVX-VNNI), for 8-bit caches. `avx512` includes
-/// F, BW, DQ and VL; `avx512_vnni` adds integer dot products (AVX512-VNNI), `avx512_bf16` adds bf16 dot products
-/// (AVX512-BF16), and `amx` adds the matrix unit for bf16 (AMX-BF16).
+/// Instruction sets that have kernels. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM,
+/// SIMD128 in WebAssembly. `avx2` includes FMA and F16C; `avx2_vnni` adds integer dot products (AVX-VNNI), for 8-bit
+/// caches. `avx512` includes F, BW, DQ and VL; `avx512_vnni` adds integer dot products (AVX512-VNNI), `avx512_bf16`
+/// adds bf16 dot products (AVX512-BF16), and `amx` adds the matrix unit for bf16 (AMX-BF16).
 enum class Isa { generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx };
 
 /// All instruction sets, in ascending order of preference.
@@ -54,14 +54,30 @@ constexpr std::string_view to_string(Isa isa) {
 #if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__FMA__)
 #define ATTN_PROMISED_VECTORS avx512
-#define ATTN_BUILT_FOR built_for_avx512
+#define ATTN_BUILT_FOR_VECTORS built_for_avx512
 #elif ATTN_X86 && defined(__AVX2__) && defined(__FMA__)
 #define ATTN_PROMISED_VECTORS avx2
-#define ATTN_BUILT_FOR built_for_avx2
+#define ATTN_BUILT_FOR_VECTORS built_for_avx2
 #else
 #define ATTN_PROMISED_VECTORS generic
-#define ATTN_BUILT_FOR built_for_generic
+#define ATTN_BUILT_FOR_VECTORS built_for_generic
 #endif
+// The name also says whether a unit was compiled without exceptions or threads, so that it does not link with loops and
+// kernels that were compiled otherwise.
+#ifdef ATTN_NO_EXCEPTIONS
+#define ATTN_BUILT_WITHOUT_EXCEPTIONS _no_exceptions
+#else
+#define ATTN_BUILT_WITHOUT_EXCEPTIONS
+#endif
+#ifdef ATTN_NO_THREADS
+#define ATTN_BUILT_WITHOUT_THREADS _no_threads
+#else
+#define ATTN_BUILT_WITHOUT_THREADS
+#endif
+#define ATTN_JOIN_NAMES(a, b, c) ATTN_JOIN_EXPANDED(a, b, c)
+#define ATTN_JOIN_EXPANDED(a, b, c) a##b##c
+#define ATTN_BUILT_FOR \
+  ATTN_JOIN_NAMES(ATTN_BUILT_FOR_VECTORS, ATTN_BUILT_WITHOUT_EXCEPTIONS, ATTN_BUILT_WITHOUT_THREADS)
 
 namespace attn::detail {
 

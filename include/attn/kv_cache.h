@@ -152,8 +152,8 @@ class KvCache {
   /// max_capacity.
   void reserve(Index tokens) {
     if (tokens > config_.max_capacity)
-      throw std::length_error(
-          detail::joined({"attn: reserve(", tokens, "): exceeds max_capacity, which is ", config_.max_capacity}));
+      detail::raise(std::length_error(
+          detail::joined({"attn: reserve(", tokens, "): exceeds max_capacity, which is ", config_.max_capacity})));
     if (tokens > capacity()) grow(tokens);
   }
 
@@ -240,9 +240,9 @@ class KvCache {
     detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", but there are ",
                     k.dim(2), " tokens");
     if (most > config_.max_capacity)
-      throw std::length_error(detail::joined({"attn: sequence ", longest, " of the cache would have ", most,
-                                              " tokens, but max_capacity is ", config_.max_capacity,
-                                              "; truncate() it, or construct the cache with a larger max_capacity"}));
+      detail::raise(std::length_error(detail::joined(
+          {"attn: sequence ", longest, " of the cache would have ", most, " tokens, but max_capacity is ",
+           config_.max_capacity, "; truncate() it, or construct the cache with a larger max_capacity"})));
     typename Pages::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                   config_.rope ? &*config_.rope : nullptr);
     if (most > capacity()) grow(most);

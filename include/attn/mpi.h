@@ -2,6 +2,14 @@
 // interface of MPI 3: build with `find_package(attn COMPONENTS mpi)` and attn::mpi, or with the flags of mpicxx.
 #pragma once
 
+#include "attn/types.h"
+
+// Exceptions: a rank that cannot compute still communicates, and then all ranks throw. RTTI: ranks compare the types of
+// their mods.
+#if defined(ATTN_NO_EXCEPTIONS) || !defined(__cpp_rtti) || defined(ATTN_NO_THREADS)
+#error "attn/mpi.h needs exceptions, RTTI and threads: compile without -fno-exceptions, -fno-rtti and ATTN_NO_THREADS"
+#endif
+
 #include <type_traits>
 #include <utility>
 

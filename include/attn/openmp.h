@@ -13,6 +13,8 @@
 
 #if !defined(_OPENMP)
 #error "attn/openmp.h needs the compiler's OpenMP flag (-fopenmp)"
+#elif defined(ATTN_NO_THREADS)
+#error "attn/openmp.h needs threads: compile without ATTN_NO_THREADS"
 #endif
 
 namespace attn {

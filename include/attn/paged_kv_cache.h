@@ -227,7 +227,7 @@ class PagedKvCache {
     detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", but there are ",
                     k.dim(2), " tokens");
     const Index needed = tables_.pages_needed(sequences, lens);
-    if (needed > free_pages()) throw OutOfPages(needed, free_pages(), pages());
+    if (needed > free_pages()) detail::raise(OutOfPages(needed, free_pages(), pages()));
     // Allocations, which may throw, come before any change.
     for (std::size_t i = 0; i < lens.size(); ++i) tables_.reserve(sequences[i], lens[i]);
     typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,

@@ -7,7 +7,7 @@
 #include "attn/detail/base/borrowed_pool.h"
 #include "attn/detail/base/check.h"
 #include "attn/detail/base/pool.h"
-#ifndef ATTN_EXTERN_TEMPLATES  // see attn/instantiate.h
+#if !defined(ATTN_EXTERN_TEMPLATES) && !defined(ATTN_NO_THREADS)  // see attn/instantiate.h
 #include "attn/detail/base/thread_pool.h"
 #endif
 
@@ -30,7 +30,8 @@ struct ThreadOptions {
 
 /// Creates a pool of `workers` threads, counting the caller. Create it once: the pool lives as long as any copy of the
 /// executor does. A call uses no more threads than are worthwhile for its amount of work; see
-/// Executor::Backend::workers_for(). After fork(), calls in the child run on the calling thread alone.
+/// Executor::Backend::workers_for(). After fork(), calls in the child run on the calling thread alone. In programs
+/// without threads (ATTN_NO_THREADS) all calls run on the calling thread.
 /// @throws std::invalid_argument unless workers is positive and options.spin_microseconds is in 0..1e9; std::bad_alloc,
 /// or std::system_error if the operating system cannot start a thread. In all these cases no thread is left running.
 inline Executor threads(int workers, ThreadOptions options = {}) {
@@ -44,6 +45,9 @@ inline Executor threads(int workers, ThreadOptions options = {}) {
 /// caller. The pool must outlive all calls.
 template <detail::TaskPool Pool>
 Executor threads(Pool& pool) {
+#ifdef ATTN_NO_THREADS
+  static_assert(sizeof(Pool) == 0, "attn: this program has no threads (ATTN_NO_THREADS)");
+#endif
   return Executor(std::make_shared<detail::BorrowedPool<Pool>>(pool));
 }
 

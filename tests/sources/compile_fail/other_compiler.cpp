@@ -1,3 +1,4 @@
 // with: -U__GNUC__
-// expect: attn: the kernels use the vector extensions of g++ and clang; compile with one of them
+// with: -U__clang__
+// expect: attn uses the vector extensions of g++ and clang: compile with one of them (on Windows: clang-cl or g++)
 #include <attn/attn.h>

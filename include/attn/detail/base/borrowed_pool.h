@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "attn/detail/base/exceptions.h"
 #include "attn/detail/base/pool.h"
 #include "attn/detail/base/shared_call.h"
 
@@ -66,13 +67,15 @@ class BorrowedPool final : public Executor::Backend {
     if (!helper.mailbox.ask(call)) return false;
     if (helper.is_scheduled.test_and_set()) return true;
     helper.owner = helpers_;
-    try {
-      // Fits into std::function's inline storage, so nothing is allocated.
-      pool_.Schedule([&helper] { look(helper); });
-    } catch (...) {  // the pool accepts no more functions: those already queued and this thread suffice
-      helper.owner = nullptr;
-      helper.is_scheduled.clear();
-    }
+    run_and_catch(
+        [&] {
+          // Fits into std::function's inline storage, so nothing is allocated.
+          pool_.Schedule([&helper] { look(helper); });
+        },
+        [&] {  // the pool accepts no more functions: those already queued and this thread suffice
+          helper.owner = nullptr;
+          helper.is_scheduled.clear();
+        });
     return true;
   }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "attn/detail/base/exceptions.h"
 #include "attn/types.h"
 
 namespace attn::detail {
@@ -68,9 +69,9 @@ inline std::string joined(std::initializer_list<Piece> pieces) {
   return message;
 }
 
-/// Throws std::invalid_argument("attn: " followed by the pieces).
+/// Throws std::invalid_argument("attn: " followed by the pieces), or does what raise() does instead.
 [[noreturn]] inline void refuse(std::initializer_list<Piece> pieces) {
-  throw std::invalid_argument("attn: " + joined(pieces));
+  raise(std::invalid_argument("attn: " + joined(pieces)));
 }
 
 template <class... Pieces>

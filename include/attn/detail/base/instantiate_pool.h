@@ -1,6 +1,9 @@
 // Instantiates the thread pool; see attn/instantiate.h.
 #pragma once
 
+#include "attn/types.h"
+
+#ifndef ATTN_NO_THREADS
 #include "attn/detail/base/thread_pool.h"
 
 namespace attn::detail {
@@ -10,3 +13,4 @@ template std::shared_ptr<const Executor::Backend> make_pool<>(int, double);
 template int usable_cpus<>();
 
 }  // namespace attn::detail
+#endif

@@ -20,6 +20,10 @@ class SerialBackend final : public Executor::Backend {
 /// runs 5 to 50 µs later, depending on the machine.
 constexpr double kMicrosecondsToWake = 15;
 
+#ifdef ATTN_NO_THREADS
+inline std::shared_ptr<const Executor::Backend> make_pool(int, double) { return std::make_shared<SerialBackend>(); }
+inline int usable_cpus() { return 1; }
+#else
 // The pool itself is in thread_pool.h. Units that define ATTN_EXTERN_TEMPLATES leave it, and the standard headers for
 // threads, to the unit that compiles loops and kernels.
 
@@ -29,5 +33,6 @@ std::shared_ptr<const Executor::Backend> make_pool(int workers, double spin_micr
 /// Returns the number of processors that this process may keep busy at the same time.
 template <class = include_attn_instantiate_h_in_one_unit>
 int usable_cpus();
+#endif
 
 }  // namespace attn::detail

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 
+#include "attn/detail/base/exceptions.h"
 #include "attn/detail/base/waitable.h"
 #include "attn/executor.h"
 
@@ -43,12 +44,14 @@ class SharedCall {
  private:
   void work(int worker) {
     inside_ = true;
-    try {
-      for (Index i = next_++; i < tasks_; i = next_++) task_(i, worker);
-    } catch (...) {
-      next_ = tasks_;
-      if (!failed_.test_and_set()) error_ = std::current_exception();
-    }
+    run_and_catch(
+        [&] {
+          for (Index i = next_++; i < tasks_; i = next_++) task_(i, worker);
+        },
+        [&] {
+          next_ = tasks_;
+          if (!failed_.test_and_set()) error_ = std::current_exception();
+        });
     inside_ = false;
   }
 

@@ -95,15 +95,16 @@ class ThreadPool final : public Executor::Backend {
             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(spin_microseconds))),
         helpers_(new Helper[static_cast<std::size_t>(count_)]) {
     Crowding::cpus();
-    try {
-      for (; started_ < count_; ++started_) {
-        Helper& helper = this->helper(started_);
-        helper.pool = this;
-        helper.thread = std::thread(&ThreadPool::serve, static_cast<void*>(&helper));
+    struct StopUnlessComplete {
+      ~StopUnlessComplete() {
+        if (pool.started_ < pool.count_) pool.stop();
       }
-    } catch (...) {
-      stop();
-      throw;
+      ThreadPool& pool;
+    } stop_unless_complete{*this};
+    for (; started_ < count_; ++started_) {
+      Helper& helper = this->helper(started_);
+      helper.pool = this;
+      helper.thread = std::thread(&ThreadPool::serve, static_cast<void*>(&helper));
     }
   }
   ~ThreadPool() override { stop(); }

@@ -4,12 +4,10 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <numbers>
-#include <typeindex>
-#include <typeinfo>
 #include <vector>
 
+#include "attn/detail/base/mutex.h"
 #include "attn/detail/base/random.h"
 #include "attn/detail/base/ranges.h"
 #include "attn/tensor.h"
@@ -71,23 +69,27 @@ class FavorProjections {
   template <class T>
   std::shared_ptr<const FavorProjection<T>> get(Index features, Index dim, std::uint64_t seed, long double scale,
                                                 Index unit) {
-    const std::scoped_lock lock(mutex_);
+    const Lock lock(mutex_);
     for (const Entry& e : entries_)
-      if (e.type == typeid(T) && e.dim == dim && e.scale == scale)
+      if (e.type == &kTypeKey<T> && e.dim == dim && e.scale == scale)
         return std::static_pointer_cast<const FavorProjection<T>>(e.projection);
     auto made = std::make_shared<const FavorProjection<T>>(favor_vectors(features, dim, seed), scale, unit);
-    entries_.push_back({typeid(T), dim, scale, made});
+    entries_.push_back({&kTypeKey<T>, dim, scale, made});
     return made;
   }
 
  private:
+  // Its address identifies a type without RTTI. Not constant, because linkers may merge equal constants.
+  template <class T>
+  inline static char kTypeKey = 0;
+
   struct Entry {
-    std::type_index type;
+    char* type;
     Index dim;
     long double scale;
     std::shared_ptr<const void> projection;
   };
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<Entry> entries_;
 };
 

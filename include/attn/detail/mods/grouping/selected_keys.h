@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "attn/detail/base/check.h"
+#include "attn/detail/base/mutex.h"
 #include "attn/detail/mods/distances.h"
 #include "attn/detail/mods/grouping/gathered_mask.h"
 #include "attn/detail/mods/grouping/given_lists.h"
@@ -239,7 +239,7 @@ class ListGathering {
   /// Returns the inverse of the lists, built on first use, for the backward pass.
   const QueriesByKey& by_key() const {
     // A lock, because std::call_once exports a symbol of its function even from libraries with hidden symbols.
-    const std::lock_guard lock(by_key_mutex_);
+    const Lock lock(by_key_mutex_);
     if (!by_key_) by_key_.emplace(*lists_);
     return *by_key_;
   }
@@ -288,7 +288,7 @@ class ListGathering {
   }
 
   const KeyLists* lists_;
-  mutable std::mutex by_key_mutex_;
+  mutable Mutex by_key_mutex_;
   mutable std::optional<QueriesByKey> by_key_;
 };
 
