@@ -60,6 +60,11 @@ macro(attn_rounds)
   in_rounds(i686 1 golden_test half_test kv_cache_test masks_test)
   in_rounds(armv7 3 golden_test half_test masks_test)
 
+  # Other systems and compilers.
+  in_rounds(mingw 0 extremes_test golden_test half_test kv_cache_test masks_test parallel_test)
+  in_rounds(wasm32 1 no_threads)
+  in_rounds(sample "2;3" decode_kernels_test golden_test half_test kv_cache_test masks_test no_exceptions no_threads simd_test)
+
   # The other MPI, in rounds whose emulated build is short.
   in_rounds(mpich "1;3" mpi_delays mpi_killed mpi_no_init mpi_train_gpt_test ring_test)
 

@@ -1,0 +1,13 @@
+# Compiles for WebAssembly with SIMD128 and WASI, with Debian's clang-19, lld-19, wasi-libc, libc++-19-dev-wasm32 and
+# libclang-rt-19-dev-wasm32. Programs run in Node.js.
+set(CMAKE_SYSTEM_NAME Generic)
+set(CMAKE_SYSTEM_PROCESSOR wasm32)
+
+set(CMAKE_CXX_COMPILER clang++-19 CACHE STRING "Compiler")
+set(CMAKE_CXX_COMPILER_TARGET wasm32-wasi)
+set(CMAKE_CXX_FLAGS_INIT "-msimd128 -fno-exceptions -fno-rtti")
+# With the stack first in memory, a stack overflow is an error instead of overwriting data.
+set(CMAKE_EXE_LINKER_FLAGS_INIT -Wl,--stack-first)
+set(CMAKE_TRY_COMPILE_TARGET_TYPE EXECUTABLE)
+
+set(CMAKE_CROSSCOMPILING_EMULATOR node --no-warnings ${CMAKE_CURRENT_LIST_DIR}/wasi.mjs)
