@@ -245,7 +245,8 @@ TEST(RecurrentState, MemoryPerTokenIsConstant) {
     peaks[0] = allocations_of([&] { text.run(form, &state, 1, 2, {.executor = serial()}); }).peak;
     text.run(form, &state, 2, 129, {.executor = serial()});
     peaks[1] = allocations_of([&] { text.run(form, &state, 129, 130, {.executor = serial()}); }).peak;
-    EXPECT_EQ(peaks[0], peaks[1]) << form;
+    // The heap may give an aligned block a cache line more. One float per token would be 508 bytes.
+    EXPECT_NEAR(static_cast<double>(peaks[0]), static_cast<double>(peaks[1]), 64) << form;
   }
 }
 
