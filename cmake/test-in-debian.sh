@@ -15,7 +15,8 @@ rm -rf --one-file-system "$root"
 mkdir -p "$root"
 # Without mounts, which a container may forbid.
 inside() { chroot "$root" env DEBIAN_FRONTEND=noninteractive CI="${CI:-}" ATTN_TEST_SEED="${ATTN_TEST_SEED:-}" "$@"; }
-if ! { debootstrap --variant=minbase --include=ca-certificates "$release" "$root" ${mirror:+"$mirror"} && inside apt-get -qq update &&
+if ! { debootstrap --variant=minbase --include=ca-certificates "$release" "$root" ${mirror:+"$mirror"} &&
+  inside apt-get -qq update &&
   inside apt-get -qq install --yes --no-install-recommends "${packages[@]}"; } >"$root.log" 2>&1 </dev/null; then
   tail -n 3 "$root.log"
   echo "Debian $release cannot be installed here." >&2

@@ -1,5 +1,6 @@
 // A program without exceptions, RTTI and, with ATTN_NO_THREADS, threads. Its argument says what it does: "compute"
-// compares calls of all kinds with naive_attention(), and "refuse", "handle" and "run_out" make a call that is refused.
+// compares calls with naive_attention(), and two workers with one; "refuse", "handle" and "run_out" make a call that is
+// refused.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
