@@ -2,7 +2,8 @@
 #
 # Builds the site in OUTPUT: the project's Markdown files with pandoc, the reference with Doxygen. PICTURES has the
 # output of programs: <mask>.svg and their index.txt, <chart>.svg, <example>.txt, and pages of training runs. The site is
-# built in WORK_DIR and moved to OUTPUT only if nothing has failed.
+# built in WORK_DIR and moved to OUTPUT only if nothing has failed. With -D ONLY_REFERENCE=ON, which needs neither PICTURES
+# nor OUTPUT, it stops after the reference, whose build checks the docstrings.
 cmake_minimum_required(VERSION 3.22)
 
 # A page: the Markdown file, its name on the site, and its name in the navigation, or `=` and the page of the navigation
@@ -100,6 +101,9 @@ execute_process(COMMAND ${doxygen} ${WORK_DIR}/Doxyfile WORKING_DIRECTORY ${WORK
                 OUTPUT_QUIET ERROR_VARIABLE log)
 if(NOT code STREQUAL 0 OR log)
   message(FATAL_ERROR "public names without a docstring, or docstrings with mistakes:\n${log}")
+endif()
+if(ONLY_REFERENCE)
+  return()
 endif()
 # Alphabetical lists of members, which the search makes redundant; no page links to them.
 file(GLOB lists ${WORK_DIR}/reference/functions*.html ${WORK_DIR}/reference/globals*.html

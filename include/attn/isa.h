@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "attn/detail/base/built_for.h"
 #include "attn/detail/base/check.h"
 #include "attn/detail/base/cpu.h"
 
@@ -45,39 +46,6 @@ constexpr std::string_view to_string(Isa isa) {
 }
 
 }  // namespace attn
-
-// The best instruction set that the compiler's flags promise. Code that depends on the flags is in an inline namespace
-// named after that set, so that translation units with different flags each keep their own version. Otherwise the
-// linker would keep only one of two functions with the same name, with the instructions and the Eigen alignment of
-// whichever unit it came from. Types that a program passes between units (Tensor, Options, Executor, …) are outside
-// this namespace.
-#if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
-    defined(__FMA__)
-#define ATTN_PROMISED_VECTORS avx512
-#define ATTN_BUILT_FOR_VECTORS built_for_avx512
-#elif ATTN_X86 && defined(__AVX2__) && defined(__FMA__)
-#define ATTN_PROMISED_VECTORS avx2
-#define ATTN_BUILT_FOR_VECTORS built_for_avx2
-#else
-#define ATTN_PROMISED_VECTORS generic
-#define ATTN_BUILT_FOR_VECTORS built_for_generic
-#endif
-// The name also says whether a unit was compiled without exceptions or threads, so that it does not link with loops and
-// kernels that were compiled otherwise.
-#ifdef ATTN_NO_EXCEPTIONS
-#define ATTN_BUILT_WITHOUT_EXCEPTIONS _no_exceptions
-#else
-#define ATTN_BUILT_WITHOUT_EXCEPTIONS
-#endif
-#ifdef ATTN_NO_THREADS
-#define ATTN_BUILT_WITHOUT_THREADS _no_threads
-#else
-#define ATTN_BUILT_WITHOUT_THREADS
-#endif
-#define ATTN_JOIN_NAMES(a, b, c) ATTN_JOIN_EXPANDED(a, b, c)
-#define ATTN_JOIN_EXPANDED(a, b, c) a##b##c
-#define ATTN_BUILT_FOR \
-  ATTN_JOIN_NAMES(ATTN_BUILT_FOR_VECTORS, ATTN_BUILT_WITHOUT_EXCEPTIONS, ATTN_BUILT_WITHOUT_THREADS)
 
 namespace attn::detail {
 
