@@ -8,5 +8,7 @@ set(CMAKE_CXX_COMPILER_TARGET wasm32-wasi)
 set(CMAKE_CXX_FLAGS_INIT "-msimd128 -fno-exceptions -fno-rtti")
 # With the stack first in memory, a stack overflow is an error instead of overwriting data.
 set(CMAKE_EXE_LINKER_FLAGS_INIT -Wl,--stack-first)
+# GoogleTest prints numbers of type long double.
+set(CMAKE_CXX_STANDARD_LIBRARIES_INIT -lc-printscan-long-double)
 
 set(CMAKE_CROSSCOMPILING_EMULATOR node --no-warnings ${CMAKE_CURRENT_LIST_DIR}/wasi.mjs)

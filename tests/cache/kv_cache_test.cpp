@@ -1,4 +1,7 @@
 // The contiguous cache: appending, truncating, reordering and growing, against a plain model.
+#include <cmath>
+#include <limits>
+
 #include "support/ragged_call.h"
 
 namespace attn::test {
@@ -94,6 +97,8 @@ TYPED_TEST(KvCacheOf, KeepsManyTokensAtOnce) {
 TYPED_TEST(KvCacheOf, AttendsToItsTokens) {
   using S = TypeParam;
   using T = std::conditional_t<sizeof(S) <= 2, float, S>;
+  if (std::abs(std::exp(T(1)) * std::exp(T(-1)) - 1) > 8 * std::numeric_limits<T>::epsilon())
+    GTEST_SKIP() << "the C library computes exp(long double) in double precision";
   Kept<S> k(config(3, 4));
   k.append({9, 0, 70});
   Random random(2);

@@ -91,6 +91,7 @@ TEST(PrefetchPlans, BlocksAreNeverEmpty) {
 }
 
 TEST(Prefetchers, FetchEachLineOnce) {
+  if (!detail::kPrefetches) GTEST_SKIP() << "WebAssembly has no prefetch instruction";
   const Tensor<float, 4> t({1, 1, 70, 40});  // rows of 160 bytes: 2.5 lines
   for (const Index stride : {40, 48})
     for (const Index rows : {1, 20}) {
@@ -180,6 +181,7 @@ TEST(Prefetchers, FetchEachLineOnce) {
 /// fetched now, with the first 16 KiB of the next tile. If a tile is copied first, copying reads all of it, so the
 /// whole next tile is fetched.
 TEST(DecodeTiles, FetchTheNextRowsInPages) {
+  if (!detail::kPrefetches) GTEST_SKIP() << "WebAssembly has no prefetch instruction";
   constexpr Index kPage = 16, kPages = 9;
   const std::vector<Index> table{7, 0, 3, 8, 2, 5, 1, 6, 4};
   for (const Index head_dim : {64, 96, 128}) {

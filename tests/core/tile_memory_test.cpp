@@ -7,6 +7,7 @@
 
 #include "attn/attention.h"
 #include "support/paths.h"
+#include "support/refused.h"
 
 namespace attn::test {
 namespace {
@@ -91,7 +92,8 @@ TEST(TileMemory, WorkersInTheCallersMemory) {
       parts.push_back({"worker", workspace.of(w), kBytes});
     }
     expect_apart(parts, given.data(), need);
-    EXPECT_THROW(detail::Workspace(kBytes, 4, given.first(given.size() - 1), kShared), std::invalid_argument);
+    expect_refused("too small", {std::to_string(need), std::to_string(need - 1)},
+                   [&] { detail::Workspace(kBytes, 4, given.first(given.size() - 1), kShared); });
   }
 }
 
@@ -115,7 +117,8 @@ TYPED_TEST(Packing, QueriesBecomeColumnsAndOutputsRows) {
       for (const Index rows : {1, 5, 16, 33}) {
         SCOPED_TRACE(std::string(to_string(isa)) + " " + std::to_string(rows) + " x " + std::to_string(dim));
         const auto& family = detail::kernel_family<T>(detail::vectors_of(isa));
-        const Index stride = dim + 3, width = family.set_for(std::min(rows, family.by_vectors[2].queries)).queries;
+        const Index stride = dim + 3, widest = family.by_vectors[family.widest - 1].queries,
+                    width = family.set_for(std::min(rows, widest)).queries;
         const Index count = std::min(rows, width);
         const auto from = counted<T>(rows * stride);
         std::vector<T> tile(static_cast<std::size_t>(dim * width)), back(from.size(), T(-1)), sum(tile.size(), T(2));

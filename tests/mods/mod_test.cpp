@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <mutex>
 #include <set>
 #include <tuple>
 #include <vector>
 
 #include "attn/attn.h"
+#include "attn/detail/base/mutex.h"
 
 namespace attn {
 namespace {
@@ -46,10 +46,10 @@ TEST(Mods, PositionsAreAbsoluteAndEveryPairIsVisited) {
   const auto q = ones({2, 4, 3, 2}), k = ones({2, 2, 5, 2}), v = ones({2, 2, 5, 2});
   using Where = std::tuple<Index, Index, Index, Index>;
   for (const Index offset : {2, 0, -3, 100}) {
-    std::mutex mutex;
+    detail::Mutex mutex;
     std::set<Where> seen_mask, seen_score;
     const auto note = [&mutex](std::set<Where>& seen, const Position& p) {
-      const std::lock_guard lock(mutex);
+      const detail::Lock lock(mutex);
       seen.emplace(p.batch, p.head, p.q, p.kv);
     };
     const auto mods = mask_mod([&](const Position& p) { return note(seen_mask, p), true; }) |

@@ -18,7 +18,11 @@
 #define ATTN_BUILT_FOR_VECTORS built_for_avx2
 #else
 #define ATTN_PROMISED_VECTORS generic
+#if defined(__wasm_relaxed_simd__)
+#define ATTN_BUILT_FOR_VECTORS built_for_relaxed_simd
+#else
 #define ATTN_BUILT_FOR_VECTORS built_for_generic
+#endif
 #endif
 
 #ifdef ATTN_NO_EXCEPTIONS

@@ -203,7 +203,7 @@ class PassTasks {
 /// Memory on the stack for calls that need little: 16 queries and 16 keys of 64 column-major floats take 22 KiB. An
 /// allocation takes as long as the checks of such a call.
 struct SmallMemory {
-  static constexpr Index kBytes = 32 * 1024;
+  static constexpr Index kBytes = kMostOnStack;
   SmallMemory() {}  // NOLINT: left uninitialised
   alignas(kAlignment) std::byte bytes[kBytes];
 };

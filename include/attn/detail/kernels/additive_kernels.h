@@ -96,7 +96,8 @@ KernelFamily<T> additive_family(VectorSet vectors) {
     static_assert(kMaxVectors == 3, "one kernel per tile width");
     family.by_vectors[0].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 1>::score>;
     family.by_vectors[1].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 2>::score>;
-    family.by_vectors[2].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 3>::score>;
+    if constexpr (kWidestTile<kVectorRegisters<kSet>> == kMaxVectors)
+      family.by_vectors[2].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 3>::score>;
     // This score kernel reads keys of any type; value kernels for types other than T are those of the family.
     constexpr auto kScore = compiled<kSet, AdditiveDecodeKernels<T, kBytes>::score>;
     family.decode.score = kScore;

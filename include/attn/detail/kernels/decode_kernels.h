@@ -106,7 +106,7 @@ struct DecodeKernels {
     }
     // `sums` (rows, v_dim) holds the sums over the keys so far; the final sums are added to the output. So the result
     // for several rows is the same, bit for bit, wherever a piece ends.
-    constexpr Index kMostSums = 4096;
+    constexpr Index kMostSums = std::min<Index>(4096, kMostOnStack / static_cast<Index>(sizeof(T)));
     Array<T, kMostSums> sums;
     const bool is_whole = m.run.is_whole();
     Index piece = keys_in_l1(v_dim);
@@ -129,7 +129,7 @@ struct DecodeKernels {
  private:
   static constexpr bool kReadsColumns = V::kIsVector && kStored == DType::native;
   /// Vectors of columns at a time for four rows: 4 rows of 4 sums with 32 registers.
-  static constexpr int kRowVectors = kRegisters / 8;
+  static constexpr int kRowVectors = kRegisters >= 32 ? 4 : 2;
   /// Bytes of an element. It is a constant, because values of 64 floats took 1.5 times as long with AVX2 when the size
   /// was looked up for each loaded vector.
   static constexpr Index kSize = kStored == DType::native ? static_cast<Index>(sizeof(T))
@@ -178,7 +178,7 @@ struct DecodeKernels {
 
   /// Keys at a time for R rows: enough for the sums to fill vectors and to hide the latency of an FMA.
   template <int R>
-  static constexpr int kGroupOf = std::max(kLanes, kRegisters / 2) / R;
+  static constexpr int kGroupOf = std::max(kLanes, kRegisters >= 32 ? 16 : 8) / R;
 
   /// Computes the scores of R rows from `first` on, or of the remaining rows if fewer. If the keys do not fill the last
   /// group, it overlaps the one before. If there are fewer keys than a group has, each key is read repeatedly to fill

@@ -161,9 +161,13 @@ struct FamilyOf {
 
   template <int kVectors>
   static constexpr KernelSet<T> tiles() {
-    using Tiles = TileKernels<T, kBytes, kRegisters, kVectors>;
-    return {Tiles::kQueries, compiled<kSet, Tiles::score>, compiled<kSet, Tiles::softmax>,
-            compiled<kSet, Tiles::value>};
+    if constexpr (kVectors > kWidestTile<kRegisters>) {
+      return {};
+    } else {
+      using Tiles = TileKernels<T, kBytes, kRegisters, kVectors>;
+      return {Tiles::kQueries, compiled<kSet, Tiles::score>, compiled<kSet, Tiles::softmax>,
+              compiled<kSet, Tiles::value>};
+    }
   }
 
   static constexpr KernelFamily<T> kKernels = {
@@ -175,7 +179,7 @@ struct FamilyOf {
                  .arranges_values = false,
                  .defers_value_product = false,
                  .fetches = true},
-      .widest = kMaxVectors,
+      .widest = kWidestTile<kRegisters>,
       .decode = {compiled<kSet, Decode::score>, compiled<kSet, Decode::softmax>, compiled<kSet, Decode::value>,
                  Decode::kNeedsNoPrefetch},
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},

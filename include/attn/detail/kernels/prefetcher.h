@@ -72,12 +72,12 @@ class Prefetcher {
   /// Prefetches `count` more rows, unless kMostRuns runs have been added.
   template <class T>
   void add(const RowsToRead& rows, Index dim, Index count) {
-    if (count_ == kMostRuns || rows.data == nullptr || dim <= 0 || count <= 0) return;
+    if (!kPrefetches || count_ == kMostRuns || rows.data == nullptr || dim <= 0 || count <= 0) return;
     runs_[count_++] = run<T>(rows, dim, count);
     if (count_ == 1) begin(0);
   }
 
-  bool is_empty() const { return next_ == nullptr; }
+  bool is_empty() const { return !kPrefetches || next_ == nullptr; }
 
   /// Makes step() prefetch `lines` lines evenly while `bytes` bytes are read, but never more lines than those bytes
   /// fill.
@@ -90,6 +90,7 @@ class Prefetcher {
   /// each call, and with a call for each loaded vector, attention took 1.4 times as long to compile.
   template <Index kBytes>
   ATTN_INLINE void step() {
+    if (!kPrefetches) return;
     constexpr int kLines = static_cast<int>(std::max<Index>(kBytes / kLine, 1));
     wait_ -= kBytes;
     if (wait_ >= 0) return;
@@ -101,7 +102,7 @@ class Prefetcher {
   template <int kLines>
   ATTN_INLINE void lines() {
     const std::byte* const at = next_;
-    if (at == nullptr) return;
+    if (!kPrefetches || at == nullptr) return;
     constexpr int kFew = 4;  // a row of 64 floats
     if (kLines > kFew || end_ - at < kLines * kLine) return one_by_one(kLines);
     next_ = at + kLines * kLine;

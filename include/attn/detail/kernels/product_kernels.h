@@ -38,7 +38,7 @@ template <class T, int Bytes, int kRegisters>
 struct ProductKernels {
   using V = Vec<T, Bytes>;
   static constexpr int kLanes = V::kLanes;
-  static constexpr int kRows = 6, kVectors = kRegisters >= 32 ? 4 : 2;
+  static constexpr int kRows = kRegisters >= 16 ? 6 : 4, kVectors = kRegisters >= 32 ? 4 : 2;
   static_assert(!V::kIsVector || kRows * kVectors + kVectors + 1 <= kRegisters,
                 "one step of a product must fit in registers");
 

@@ -81,7 +81,8 @@ KernelFamily<T> with_sigmoid(KernelFamily<T> family, VectorSet vectors) {
     static_assert(kMaxVectors == 3, "one kernel per tile width");
     family.by_vectors[0].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 1>::softmax>;
     family.by_vectors[1].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 2>::softmax>;
-    family.by_vectors[2].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 3>::softmax>;
+    if constexpr (kWidestTile<kVectorRegisters<kSet>> == kMaxVectors)
+      family.by_vectors[2].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 3>::softmax>;
     family.decode.softmax = compiled<kSet, SigmoidDecodeKernels<T, kBytes>::softmax>;
   });
   return family;

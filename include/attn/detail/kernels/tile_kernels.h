@@ -9,7 +9,10 @@
 //
 // So row maximum, sum and rescaling are lane-wise, and keys and values are read in place, row by row, without packing.
 // Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of 16; both
-// have more independent sums than the 8 to 10 that keep two FMA units with a latency of 4 or 5 busy.
+// have more independent sums than the 8 to 10 that keep two FMA units with a latency of 4 or 5 busy. With 15 registers
+// (WebAssembly) 2 x 4 are 1.5 times as fast as 3 x 4, of which V8 spills four sums, and twice as fast with the FMA of
+// relaxed SIMD (Zen 3). SSE2 has no FMA either, but there 2 x 4 took 1.1 times as long with g++ 12, and 0.95 times as
+// long with clang 19.
 //
 // Tried, but slower in the products on AVX-512: two or four steps at a time (g++ 12 then spills a sum or two); row
 // pointers computed by min() and a multiplication each (spills as well); prefetching all lines of the next tile at once
@@ -39,7 +42,7 @@ struct TileKernels {
   static constexpr int kLanes = V::kLanes;
   static constexpr Index kQueries = kVectors * kLanes;
   static constexpr int kRows = kRegisters >= 32 ? 8 : 4;
-  static_assert(kVectors <= kMaxVectors && kRows <= kMaxRows);
+  static_assert(kVectors <= kWidestTile<kRegisters> && kRows <= kMaxRows);
   static_assert(!V::kIsVector || kRows * kVectors + kVectors + 1 <= kRegisters,
                 "one step of a product must fit in registers");
   static_assert(kKeyTile % kRows == 0, "scores are stored kRows keys at a time");
@@ -88,7 +91,7 @@ struct TileKernels {
     T *const scores = m.scores, *const tile_sum = m.tile_max;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) V{}.store(tile_sum + v * kLanes);
     // Values are prefetched into L1 meanwhile, if they fit.
-    const Index fetched = keys * v_dim <= kMostFetched ? v_dim : 0;
+    const Index fetched = kPrefetches && keys * v_dim <= kMostFetched ? v_dim : 0;
     for (Index j = 0; j < keys;) {
       Array<V, kVectors> sum = {};
       for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
@@ -165,6 +168,7 @@ struct TileKernels {
   class Lines {
    public:
     ATTN_INLINE Lines(const PrefetchPlan& ahead, Index column, Index keys) {
+      if (!kPrefetches) return;
       const Index group = column / kRows;
       const auto& [data, stride, width] = ahead.block[group % PrefetchPlan::kBlocks];
       const Index before = group / PrefetchPlan::kBlocks * keys;
@@ -175,6 +179,7 @@ struct TileKernels {
       to_next_row_ = stride - per_row_ * kStep;
     }
     ATTN_INLINE void fetch_one() {
+      if (!kPrefetches) return;
       __builtin_prefetch(next_, 0, 2);  // not into L1, which the current tile fills
       next_ += kStep;
       if (--left_ == 0) {

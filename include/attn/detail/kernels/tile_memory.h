@@ -17,8 +17,10 @@ constexpr Index kKeyTile = 64;
 /// is short beside the products. With steps of one tile, 8 heads of 128 keys took 1.2 times as long.
 constexpr Index kLongStep = 8 * kKeyTile;
 
-/// Maximum number of vectors of queries in a tile.
+/// Maximum number of vectors of queries in a tile, in general and for an instruction set with this many registers.
 constexpr int kMaxVectors = 3;
+template <int kRegisters>
+constexpr int kWidestTile = kRegisters >= 16 ? 3 : 2;
 
 /// Maximum number of rows of keys (scores) or columns of values (output) that a kernel reads at a time.
 constexpr Index kMaxRows = 8;

@@ -95,6 +95,12 @@ struct Vec {
     else if constexpr (std::is_same_v<T, double> && Bytes == 64)
       return {__builtin_ia32_vfmaddpd512_mask(a, b - Raw{}, c, 0xff, kCurrentRounding)};
     else
+#elif defined(__wasm_relaxed_simd__)
+    if constexpr (std::is_same_v<T, float>)
+      return {__builtin_wasm_relaxed_madd_f32x4(a, b - Raw{}, c)};
+    else if constexpr (std::is_same_v<T, double>)
+      return {__builtin_wasm_relaxed_madd_f64x2(a, b - Raw{}, c)};
+    else
 #endif
       return {a * b + c};
   }
