@@ -91,7 +91,8 @@ States<T> Activation<T>::backward(const States<T>& grad) const {
       for_rows(x_, grad_x, [&](const auto& in, auto out, Index i) {
         const Index features = grad.dim(2);
         const auto a = in.head(features), b = in.tail(features);
-        const auto g = grads.row(i).array(), sigmoid = rows_of(inner_).row(i).array();
+        const auto g = grads.row(i).array();
+        const auto sigmoid = rows_of(inner_).row(i).array();
         out.head(features) = g * b * sigmoid * (1 + a * (1 - sigmoid));
         out.tail(features) = g * a * sigmoid;
       });

@@ -8,34 +8,6 @@
 
 namespace train_gpt {
 
-namespace {
-
-/// Feeds text to the model incrementally.
-class Context {
- public:
-  explicit Context(const nn::Gpt<float>& model) : model_(model), caches_(model.make_caches(1)) {}
-
-  /// Returns the logits of the token after `all`, of which the last `fresh` have not been fed yet.
-  std::vector<float> logits(std::span<const std::int32_t> all, Index fresh) {
-    const Index most = model_.config().context;
-    if (caches_.front().length(0) + fresh > most) {
-      for (auto& cache : caches_) cache.clear();
-      fresh = std::min(static_cast<Index>(all.size()), std::max<Index>(most / 2, 1));
-    }
-    nn::Tokens tokens({1, fresh});
-    std::copy(all.end() - fresh, all.end(), tokens.data());
-    const nn::States<float> result = model_.next(tokens, caches_);
-    const float* last = result.data() + result.size() - result.dim(2);
-    return {last, last + result.dim(2)};
-  }
-
- private:
-  const nn::Gpt<float>& model_;
-  nn::Gpt<float>::Caches caches_;
-};
-
-}  // namespace
-
 std::int32_t draw(std::span<const float> logits, const Sampling& sampling, nn::Random& random) {
   if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
     throw std::runtime_error("the model's logits are not finite");
@@ -54,16 +26,43 @@ std::int32_t draw(std::span<const float> logits, const Sampling& sampling, nn::R
   return order.front();  // the sum was rounded
 }
 
+Continuation::Continuation(const nn::Gpt<float>& model, const Vocabulary& vocabulary, std::string_view prompt,
+                           const Sampling& sampling)
+    : model_(model),
+      vocabulary_(vocabulary),
+      sampling_(sampling),
+      random_(sampling.seed),
+      caches_(model.make_caches(1)),
+      tokens_(vocabulary.encode(prompt)) {
+  if (tokens_.empty()) tokens_ = {vocabulary.contains("\n") ? vocabulary.encode("\n").front() : 0};
+  fresh_ = static_cast<Index>(tokens_.size());
+}
+
+const std::string& Continuation::next() {
+  tokens_.push_back(draw(logits(), sampling_, random_));
+  fresh_ = 1;
+  return vocabulary_.character(tokens_.back());
+}
+
+std::vector<float> Continuation::logits() {
+  const Index most = model_.config().context;
+  if (caches_.front().length(0) + fresh_ > most) {
+    for (auto& cache : caches_) cache.clear();
+    fresh_ = std::min(static_cast<Index>(tokens_.size()), std::max<Index>(most / 2, 1));
+  }
+  nn::Tokens tokens({1, fresh_});
+  std::copy(tokens_.end() - fresh_, tokens_.end(), tokens.data());
+  const nn::States<float> result = model_.next(tokens, caches_);
+  const float* last = result.data() + result.size() - result.dim(2);
+  return {last, last + result.dim(2)};
+}
+
 std::string continue_text(const nn::Gpt<float>& model, const Vocabulary& vocabulary, std::string_view prompt,
                           Index length, const Sampling& sampling, const std::function<void(std::string_view)>& write) {
-  std::vector<std::int32_t> tokens = vocabulary.encode(prompt);
-  if (tokens.empty()) tokens = {vocabulary.contains("\n") ? vocabulary.encode("\n").front() : 0};  // start of a line
-  nn::Random random(sampling.seed);
-  Context context(model);
+  Continuation continuation(model, vocabulary, prompt, sampling);
   std::string text;
-  for (Index i = 0, fresh = static_cast<Index>(tokens.size()); i < length; ++i, fresh = 1) {
-    tokens.push_back(draw(context.logits(tokens, fresh), sampling, random));
-    const std::string& character = vocabulary.character(tokens.back());
+  for (Index i = 0; i < length; ++i) {
+    const std::string& character = continuation.next();
     text += character;
     if (write) write(character);
   }

@@ -16,7 +16,8 @@ add_library(
   ${CMAKE_CURRENT_LIST_DIR}/pieces.cpp
   ${CMAKE_CURRENT_LIST_DIR}/trainer.cpp
   ${CMAKE_CURRENT_LIST_DIR}/translate.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/translator.cpp)
+  ${CMAKE_CURRENT_LIST_DIR}/translator.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/translator_file.cpp)
 target_include_directories(attn_train_translation PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(attn_train_translation PUBLIC attn_nn attn_training)
 set_target_properties(attn_train_translation PROPERTIES CXX_EXTENSIONS OFF)

@@ -17,6 +17,9 @@ struct Sizes {
   Index features = 64, heads = 4, hidden = 256;
 };
 
+/// Returns a lower bound on a model's number of parameters: the elements of its matrices.
+double least_numbers(const Characters& from, const Pieces& to, const Sizes& sizes);
+
 struct Translator {
   /// @throws std::invalid_argument if the model needs more memory than the machine has.
   Translator(Characters from, Pieces to, const Sizes& sizes, double dropout, std::uint64_t seed);

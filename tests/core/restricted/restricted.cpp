@@ -1,6 +1,8 @@
 // A program without exceptions, RTTI and, with ATTN_NO_THREADS, threads. Its argument says what it does: "compute"
-// compares calls with naive_attention(), and two workers with one; "refuse", "handle" and "run_out" make a call that is
-// refused.
+// compares calls with naive_attention(), and two workers with one; "bits" prints a hash of outputs of the generic
+// kernels; "refuse", "handle" and "run_out" make a call that is refused.
+#include <bit>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -70,6 +72,31 @@ void compute() {
   compare("features", attn::linear_attention(q, k, v, attn::favor(64, 5), {.executor = two}).out, favor, 0);
 }
 
+/// Prints a hash (FNV-1a) of the bits of outputs. No value comes from the C library's mathematical functions, which
+/// differ between systems.
+void print_bits() {
+  if (!attn::available(attn::Isa::generic)) {
+    std::puts("no generic kernels");
+    return;
+  }
+  const auto exact = [](Index len, Index dim, Index seed) {
+    Tensor x({2, 4, len, dim});
+    for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>((37 * i + seed) % 101 - 50) / 32;
+    return x;
+  };
+  std::uint32_t hash = 2166136261u;
+  for (const Index q_len : {1, 3, 70}) {
+    const Tensor q = exact(q_len, 24, 1), k = exact(150, 24, 2), v = exact(150, 20, 3);
+    const Tensor out = attn::attention(q, k, v, attn::softcap(3) | attn::causal(), {.isa = attn::Isa::generic}).out;
+    for (Index i = 0; i < out.size(); ++i)
+      for (int byte = 0; byte < 4; ++byte) {
+        hash ^= std::bit_cast<std::uint32_t>(out.data()[i]) >> 8 * byte & 255;
+        hash *= 16777619u;
+      }
+  }
+  std::printf("%08x\n", static_cast<unsigned>(hash));
+}
+
 [[noreturn]] void print_and_exit(const char* message) {
   std::fprintf(stderr, "handled: %s\n", message);
   std::exit(7);
@@ -82,6 +109,10 @@ int main(int argc, char** argv) {
   if (what == "compute") {
     compute();
     return all_agree ? 0 : 1;
+  }
+  if (what == "bits") {
+    print_bits();
+    return 0;
   }
   const Tensor q = numbers(1, 3, 16, 1), k = numbers(1, 3, 8, 2);
   if (what == "handle" && attn::set_refusal_handler(print_and_exit) != nullptr) return 2;
