@@ -29,7 +29,7 @@ macro(attn_rounds)
   in_rounds(release 0 sweep_double_test backward_sweep_half_test)
   in_rounds(release 1 sweep_long_double_test jvp_sweep_double_test)
   in_rounds(release 2 sweep_half_test backward_sweep_long_double_test)
-  in_rounds(release 3 backward_sweep_double_test)
+  in_rounds(release 3 backward_sweep_double_test contraction)
   # Benchmarks are built in every round, and run in one.
   in_rounds(release 0 bench_additive bench_attention_bench bench_compare bench_training)
   in_rounds(release 1 bench_backward bench_decode bench_family bench_ring)

@@ -146,7 +146,10 @@ struct AdditiveGradientKernels {
         }
         Array<T, kLanes> of_keys;
         V::sum_lanes(sums).store(of_keys);
-        for (int a = 0; a < here; ++a) t.grad_key[(j + a) * t.key_row + h] += of_keys[a] * weight;
+        for (int a = 0; a < here; ++a) {
+          T& grad_key = t.grad_key[(j + a) * t.key_row + h];
+          grad_key = V::multiply_add_one(of_keys[a], weight, grad_key);
+        }
       }
     }
   }

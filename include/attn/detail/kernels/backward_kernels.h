@@ -89,7 +89,7 @@ struct BackwardKernels {
       Index c = 0;
       for (; c + kLanes <= dim; c += kLanes) sum += V::load(x + c) * V::load(y + c);
       T all = sum.total();
-      for (; c < dim; ++c) all += x[c] * y[c];
+      for (; c < dim; ++c) all = V::multiply_add_one(x[c], y[c], all);
       to[i] = all;
     }
   }

@@ -122,7 +122,8 @@ struct DecodeColumnKernels {
     V::sum_lanes(sum).store(total);
     for (int r = 0; r < kRows && r < count; ++r) {
       T* const out = m.out + (first + r) * v_dim + c;
-      for (int i = 0; i < here; ++i) out[i] = out[i] * m.rescale[first + r] + total[r * kColumns + i];
+      for (int i = 0; i < here; ++i)
+        out[i] = V::multiply_add_one(out[i], m.rescale[first + r], total[r * kColumns + i]);
     }
   }
 };

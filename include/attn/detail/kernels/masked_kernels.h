@@ -71,8 +71,10 @@ struct MaskedKernels {
       for (Index i = 0; i < queries; ++i) {
         T sum = 0;
         for (Index j = 0; j < keys; ++j)
-          if (!m.dropped[j * queries + i]) sum += m.scores[j * queries + i] * value.data[j * value.stride + c];
-        if (update != OutUpdate::overwrite) sum += update == OutUpdate::add ? out[i] : out[i] * m.rescale[i];
+          if (!m.dropped[j * queries + i])
+            sum = V::multiply_add_one(m.scores[j * queries + i], value.data[j * value.stride + c], sum);
+        if (update != OutUpdate::overwrite)
+          sum = update == OutUpdate::add ? sum + out[i] : V::multiply_add_one(out[i], m.rescale[i], sum);
         out[i] = sum;
       }
     }

@@ -106,6 +106,11 @@ struct Vec {
   }
 #pragma GCC diagnostic pop
 
+  /// The same for single numbers, which the compiler would fuse or not as it likes.
+  static ATTN_INLINE T multiply_add_one(T a, T b, T c) {
+    return multiply_add(broadcast(a).raw, b, broadcast(c).raw).first();
+  }
+
   /// A product that is not rounded yet: with a sum it becomes one multiply_add().
   template <class Factor>
   struct Product {
