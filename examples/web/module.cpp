@@ -93,8 +93,8 @@ EXPORTED(go_on) int go_on(double milliseconds, int most) {
   return count;
 }
 
-/// Translates the text: writes the translation and, after a zero byte, a picture (SVG) of the attention of each layer of
-/// the decoder. Writes nothing for a text without characters.
+/// Translates the text: writes the translation and, after a zero byte, a picture (SVG) of the attention of each decoder
+/// layer. Writes nothing for a text without characters.
 EXPORTED(translate) void translate() {
   if (translation::characters_of(text).empty()) return;
   const translation::Look look = translation::look_of(*translator, text, {.beams = 4});

@@ -1,6 +1,6 @@
-// Prints a hash of the bits of results for each instruction set and kind of call. Compiled with and without
-// -ffp-contract, it must print the same: kernels say which products and sums are fused, and leave the compiler no choice.
-// (Functions of a program's mods, and softcap(), which is one, are the compiler's.)
+// Prints a hash of the bits of results for each instruction set and kind of call. It must print the same whatever the
+// compiler may fuse (-ffp-contract), because kernels say which products and sums are fused. Score changes such as
+// softcap(), which are functions like those of programs, are left out: there the compiler chooses.
 #include <bit>
 #include <cstdint>
 #include <cstdio>
