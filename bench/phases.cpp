@@ -27,7 +27,7 @@ class Phases {
   explicit Phases(Index dim)
       : dim_(dim),
         family_(detail::kernel_family<T>(detail::vectors_of(attn::default_isa()))),
-        kernels_(family_.by_vectors[detail::kMaxVectors - 1]),
+        kernels_(family_.by_vectors[family_.widest - 1]),
         query_(Matrix::Random(kernels_.queries, dim)),
         key_(Matrix::Random(kKeys, dim)),
         value_(Matrix::Random(kKeys, dim)),

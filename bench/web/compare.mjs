@@ -14,7 +14,7 @@ import {attentionModel} from './onnx_model.mjs';
 const [file, ...options] = process.argv.slice(2);
 const folder = options.includes('--onnxruntime') ? options[options.indexOf('--onnxruntime') + 1] : undefined;
 const known = options.every((o) => ['--onnxruntime', '--quick', folder].includes(o));
-if (!file || !known || (options.includes('--onnxruntime') && !folder)) {
+if (!file || !known || (options.includes('--onnxruntime') && (!folder || folder.startsWith('--')))) {
   console.error('usage: node compare.mjs <attention.wasm> [--onnxruntime <folder>] [--quick]');
   process.exit(2);
 }

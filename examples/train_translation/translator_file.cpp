@@ -1,6 +1,7 @@
 // A translator's file.
-#include <functional>
+#include <filesystem>
 #include <stdexcept>
+#include <string>
 
 #include "safetensors.h"
 #include "translator.h"

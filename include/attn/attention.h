@@ -45,7 +45,8 @@ inline namespace ATTN_BUILT_FOR {
 /// Work: 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles. Extra memory: O(tile * (head_dim +
 /// v_dim)) per thread, never O(q_len * kv_len). Masks that group tokens add O(q_len) per head. If there are few queries
 /// and many keys, the keys are split between threads (flash-decoding), and each of up to 64 splits stores its own
-/// partial result. A call that needs at most 32 KiB takes it from the stack and allocates nothing but its result.
+/// partial result. A call that needs at most 32 KiB (16 in WebAssembly) takes it from the stack and allocates nothing
+/// but its result.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 /// @see naive_attention, the definition this is tested against; attention_into, which writes to the caller's memory.
 template <class Q, class K, class V, class M = Options>

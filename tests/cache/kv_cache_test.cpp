@@ -1,7 +1,4 @@
 // The contiguous cache: appending, truncating, reordering and growing, against a plain model.
-#include <cmath>
-#include <limits>
-
 #include "support/ragged_call.h"
 
 namespace attn::test {
@@ -97,8 +94,9 @@ TYPED_TEST(KvCacheOf, KeepsManyTokensAtOnce) {
 TYPED_TEST(KvCacheOf, AttendsToItsTokens) {
   using S = TypeParam;
   using T = std::conditional_t<sizeof(S) <= 2, float, S>;
-  if (std::abs(std::exp(T(1)) * std::exp(T(-1)) - 1) > 8 * std::numeric_limits<T>::epsilon())
-    GTEST_SKIP() << "the C library computes exp(long double) in double precision";
+#ifdef __wasm__
+  if (std::is_same_v<T, long double>) GTEST_SKIP() << "WASI's C library computes exp(long double) in double precision";
+#endif
   Kept<S> k(config(3, 4));
   k.append({9, 0, 70});
   Random random(2);

@@ -1,9 +1,10 @@
 // Prints a hash of the bits of results for each instruction set and kind of call. It must print the same whatever the
 // compiler may fuse (-ffp-contract), because kernels say which products and sums are fused. Score changes such as
 // softcap(), which are functions like those of programs, are left out: there the compiler chooses.
-#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <type_traits>
 
 #include "attn/attn.h"
 

@@ -75,8 +75,13 @@ void compute() {
 /// Prints a hash (FNV-1a) of the bits of outputs. No value comes from the C library's mathematical functions, which
 /// differ between systems.
 void print_bits() {
-  if (!attn::available(attn::Isa::generic)) {
-    std::puts("no generic kernels");
+#if defined(__FMA__) || defined(__wasm_relaxed_simd__)
+  const bool has_fma = true;
+#else
+  const bool has_fma = false;
+#endif
+  if (has_fma || !attn::available(attn::Isa::generic)) {
+    std::puts("no generic kernels without FMA");
     return;
   }
   const auto exact = [](Index len, Index dim, Index seed) {

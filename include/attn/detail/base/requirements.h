@@ -12,10 +12,6 @@
 #elif !__has_include(<Eigen/Core>)
 #error "attn needs Eigen 3.4 or newer: install it (libeigen3-dev) and compile with -I/usr/include/eigen3"
 #else
-// Eigen's products use up to 128 KiB of stack, but a program for WebAssembly has 64 KiB.
-#if defined(__wasm__) && !defined(EIGEN_STACK_ALLOCATION_LIMIT)
-#define EIGEN_STACK_ALLOCATION_LIMIT 8192
-#endif
 #include <Eigen/Core>  // which file defines the version depends on the release
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "attn needs Eigen 3.4 or newer, but finds an older one first: add the include path of a newer one with -I"
