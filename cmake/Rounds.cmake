@@ -62,8 +62,8 @@ macro(attn_rounds)
 
   # Other systems and compilers.
   in_rounds(mingw 0 extremes_test golden_test half_test kv_cache_test masks_test parallel_test)
-  in_rounds(wasm32 1 golden_test half_test internals_test kv_attention_test kv_cache_test kv_quantised_test masks_test
-            mod_test no_threads rope_test)
+  in_rounds(wasm32 1 golden_test half_test internals_test kv_cache_test kv_quantised_test masks_test mod_test
+            no_threads rope_test)
   in_rounds(sample "2;3" decode_kernels_test golden_test half_test kv_cache_test masks_test no_exceptions no_threads simd_test)
 
   # The other MPI, in rounds whose emulated build is short.
