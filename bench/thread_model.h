@@ -76,7 +76,7 @@ class RecordingBackend final : public attn::Executor::Backend {
 
 /// Costs of the pool, in microseconds.
 struct PoolCosts {
-  double transfer = 0.2;  ///< of a cache line between cores: a request, a task's index, a reply
+  double transfer = 0.2;  ///< of a cache line between cores: a request, a task of another worker, a reply
   double wake = 7;        ///< for the thread that wakes another
   double latency = 15;    ///< until a woken thread runs
 };
@@ -89,8 +89,8 @@ struct Prediction {
   int wakes = 0;
 };
 
-/// Predicts the time of a call. Workers take tasks in order from one counter. `asleep`: the helpers sleep when the
-/// first region begins; those that it wakes spin until the next.
+/// Predicts the time of a call. Each worker has a share of neighbouring tasks, and then takes tasks of the workers after
+/// it. `asleep`: the helpers sleep when the first region begins; those that it wakes spin until the next.
 inline Prediction predict(const std::vector<Region>& regions, bool asleep, const PoolCosts& costs) {
   constexpr int kWakesOfEach = 4;
   constexpr double kMicrosecondsToWake = 15;
@@ -119,14 +119,22 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
     }
     awake = std::max(awake, workers);
 
-    std::priority_queue<double, std::vector<double>, std::greater<>> free(begins.begin(), begins.end());
-    double counter = 0, last = 0, sum = 0;
-    for (const double task : region.tasks) {
-      const double begin = std::max(free.top(), counter);
+    using Free = std::pair<double, int>;  // a time, and the worker that is free then
+    std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
+    for (int i = 0; i < workers; ++i) free.emplace(begins[static_cast<std::size_t>(i)], i);
+    const auto tasks = region.tasks.size(), shares = std::min(tasks, static_cast<std::size_t>(workers));
+    std::vector<std::size_t> next;
+    for (std::size_t i = 0; i < shares; ++i) next.push_back(tasks * i / shares);
+    double last = 0, sum = 0;
+    for (std::size_t done = 0; done < tasks; ++done) {
+      const auto [begin, worker] = free.top();
       free.pop();
-      counter = begin + (workers > 1 ? costs.transfer : 0);
-      const double end = counter + task;
-      free.push(end);
+      auto share = static_cast<std::size_t>(worker) % shares;
+      const auto own = share;
+      while (next[share] == tasks * (share + 1) / shares) share = (share + 1) % shares;
+      const double task = region.tasks[next[share]++];
+      const double end = begin + (share == own ? 0 : costs.transfer) + task;
+      free.emplace(end, worker);
       last = std::max(last, end);
       sum += task;
     }

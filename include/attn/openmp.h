@@ -35,12 +35,9 @@ class OpenMpBackend final : public Executor::Backend {
   void share(int workers, Index tasks, TaskRef task) const {
     const int team = concurrency();
     if (std::min<Index>({workers, team, tasks}) <= 1) return SerialBackend().run(tasks, task);
-    SharedCall call(task, tasks);
+    SharedCall call(task, tasks, workers);
 #pragma omp parallel num_threads(team)
-    if (omp_get_thread_num() == 0)
-      call.work_as_caller();
-    else if (omp_get_thread_num() < workers)
-      call.help();
+    if (omp_get_thread_num() < workers) call.work(omp_get_thread_num());
     call.rethrow();
   }
 };

@@ -219,6 +219,45 @@ TEST(Parallel, RunWithStopsAtAnException) {
     }
 }
 
+/// Runs one task per worker, each of which waits for all others. Returns the thread of each task, or nothing if the
+/// tasks did not meet.
+std::vector<std::thread::id> threads_of_tasks(const Executor& executor, int workers) {
+  std::vector<std::thread::id> ids(static_cast<std::size_t>(workers));
+  std::atomic<int> arrived{0}, missed{0};
+  executor.run(workers, [&](Index task, int) {
+    ids[static_cast<std::size_t>(task)] = std::this_thread::get_id();
+    ++arrived;
+    for (int wait = 0; wait < 10000 && arrived < workers; ++wait)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    missed += arrived < workers;
+  });
+  return missed > 0 ? std::vector<std::thread::id>() : ids;
+}
+
+TEST(Parallel, AThreadRepeatsItsTasksInTheNextCall) {
+  const Executor executor = threads(4);
+  const auto first = threads_of_tasks(executor, 4);
+  ASSERT_FALSE(first.empty());
+  EXPECT_EQ(first[0], std::this_thread::get_id());
+  for (int call = 0; call < 20; ++call) EXPECT_EQ(threads_of_tasks(executor, 4), first);
+}
+
+TEST(Parallel, TasksOfAWorkerThatIsMissingAreDone) {
+  // Two workers wait in their first tasks, so the third runs all other tasks, whoever's they are.
+  const Executor executor = threads(3);
+  constexpr Index kTasks = 300;
+  std::vector<std::atomic<int>> runs(kTasks);
+  std::atomic<int> done{0}, waiting{0};
+  executor.run(kTasks, [&](Index task, int) {
+    if (++waiting <= 2)
+      for (int wait = 0; wait < 10000 && done < kTasks - 2; ++wait)
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    ++runs[static_cast<std::size_t>(task)];
+    ++done;
+  });
+  for (const auto& n : runs) EXPECT_EQ(n, 1);
+}
+
 TEST(Parallel, ConcurrentCallsGiveCorrectResults) {
   Random random(2);
   const Inputs in({2, 2, 1, 60, 70, 16, 16}, random);

@@ -37,10 +37,10 @@ class BorrowedPool final : public Executor::Backend {
   void run_with(int workers, double, Index tasks, TaskRef task) const override {
     const auto wanted = static_cast<int>(std::min<Index>({workers, concurrency(), tasks})) - 1;
     if (wanted <= 0) return SerialBackend().run(tasks, task);
-    SharedCall call(task, tasks);
+    SharedCall call(task, tasks, wanted + 1);
     int asked = 0, last = 0;
-    for (; last < helpers_->count && asked < wanted; ++last) asked += ask(helpers_->at(last), call);
-    call.work_as_caller();
+    for (; last < helpers_->count && asked < wanted; ++last) asked += ask(helpers_->at(last), call, asked + 1);
+    call.work(0);
     for (int i = 0; i < last; ++i) {
       Mailbox& mailbox = helpers_->at(i).mailbox;
       if (!mailbox.take_back(call)) mailbox.wait(call, [] { return false; });
@@ -63,8 +63,8 @@ class BorrowedPool final : public Executor::Backend {
     const std::unique_ptr<Helper[]> all;
   };
 
-  bool ask(Helper& helper, SharedCall& call) const {
-    if (!helper.mailbox.ask(call)) return false;
+  bool ask(Helper& helper, SharedCall& call, int worker) const {
+    if (!helper.mailbox.ask(call, worker)) return false;
     if (helper.is_scheduled.test_and_set()) return true;
     helper.owner = helpers_;
     run_and_catch(

@@ -1,9 +1,11 @@
 // A call whose tasks several threads share, and the mailboxes through which threads are asked to help.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <new>
 
 #include "attn/detail/base/exceptions.h"
 #include "attn/detail/base/waitable.h"
@@ -21,20 +23,51 @@ inline bool inside_openmp_region() { return false; }
 
 /// One call of run(). It lives on its caller's stack: a thread may access it only if it has begun to help before the
 /// caller took its requests back.
+///
+/// Each worker begins with its own share, which is a run of neighbouring tasks, and then takes tasks of the workers
+/// after it. So a thread works on the same rows in one call after another, and they are still in its caches. With one
+/// counter for all workers, a single query over 8 heads of 1024 keys took 16 threads (each with an L2 of 2 MiB) 1.6
+/// times as long, and a training step of a small GPT took 8 threads 1.15 times as long.
 class SharedCall {
  public:
-  SharedCall(TaskRef task, Index tasks) : task_(task), tasks_(tasks) {}
+  SharedCall(TaskRef task, Index tasks, int workers)
+      : task_(task), shares_(static_cast<int>(std::min<Index>({workers, kMostShares, tasks}))) {
+    Index begin = 0;
+    for (int i = 0; i < shares_; ++i) {
+      const Index end = begin + tasks / shares_ + (i < tasks % shares_);
+      ::new (share_ + i) Share{begin, end};
+      begin = end;
+    }
+  }
   SharedCall(const SharedCall&) = delete;
 
   /// Whether this thread is running a task. Calls from inside a task run on one thread: the other tasks already use the
   /// other threads.
   static bool is_inside() { return inside_; }
 
-  bool has_tasks() const { return next_.load(std::memory_order_relaxed) < tasks_; }
+  bool has_tasks() const { return !is_taken_.load(std::memory_order_relaxed); }
 
-  /// Takes tasks in ascending order until none is left. The caller is worker 0.
-  void work_as_caller() { work(0); }
-  void help() { work(1 + helpers_.fetch_add(1, std::memory_order_relaxed)); }
+  /// Takes tasks until none is left. The caller is worker 0; two threads that work at the same time have different
+  /// numbers, less than the number of workers.
+  void work(int worker) {
+    inside_ = true;
+    run_and_catch(
+        [&] {
+          for (int i = 0; i < shares_; ++i) {
+            Share& share = share_[(worker + i) % shares_];
+            while (share.has_tasks()) {
+              const Index task = share.next++;
+              if (task < share.end) task_(task, worker);
+            }
+          }
+        },
+        [&] {
+          for (int i = 0; i < shares_; ++i) share_[i].next = share_[i].end;
+          if (!failed_.test_and_set()) error_ = std::current_exception();
+        });
+    is_taken_.store(true, std::memory_order_relaxed);
+    inside_ = false;
+  }
 
   /// Rethrows the first exception of a task. To be called when no thread helps any more.
   void rethrow() const {
@@ -42,29 +75,25 @@ class SharedCall {
   }
 
  private:
-  void work(int worker) {
-    inside_ = true;
-    run_and_catch(
-        [&] {
-          for (Index i = next_++; i < tasks_; i = next_++) task_(i, worker);
-        },
-        [&] {
-          next_ = tasks_;
-          if (!failed_.test_and_set()) error_ = std::current_exception();
-        });
-    inside_ = false;
-  }
+  static constexpr int kMostShares = 64;  // 4 KiB of stack
+
+  struct alignas(64) Share {  // its own cache line, since each task writes to it
+    bool has_tasks() const { return next.load(std::memory_order_relaxed) < end; }
+    std::atomic<Index> next;
+    Index end;
+  };
 
   inline static thread_local bool inside_ = false;
 
   const TaskRef task_;
-  const Index tasks_;
+  const int shares_;
   std::exception_ptr error_;
   // No atomic<bool>: g++ on RISC-V compiles its exchange() to a call of libatomic, which users would have to link.
   std::atomic_flag failed_;
-  std::atomic<int> helpers_{0};
-  // On its own cache line, since each task writes to it and all threads read the other members.
-  alignas(64) std::atomic<Index> next_{0};
+  std::atomic<bool> is_taken_{false};  // all tasks have been taken
+  union {
+    Share share_[kMostShares];  // of which only shares_ exist
+  };
 };
 
 /// The mailbox of one thread. The thread is idle, asked to help with a call, or helping with it; unless it is idle, the
@@ -72,10 +101,14 @@ class SharedCall {
 /// the thread has not begun. So a thread that is too late finds nothing, and no caller waits for it.
 class Mailbox {
  public:
-  /// Asks for help with a call; returns false if the thread is not idle.
-  bool ask(SharedCall& call) {
+  /// Asks for help with a call, as this worker of it; returns false if the thread is not idle.
+  bool ask(SharedCall& call, int worker) {
     std::uintptr_t idle = kIdle;
-    return content_.load(std::memory_order_relaxed) == kIdle && content_.compare_exchange_strong(idle, asked(call));
+    if (content_.load(std::memory_order_relaxed) != kIdle || !content_.compare_exchange_strong(idle, kReserved))
+      return false;
+    worker_ = worker;
+    content_.store(asked(call));
+    return true;
   }
   /// Sequentially consistent: a thread that goes to sleep sets its flag and then checks this, and a caller posts its
   /// request and then checks the flag.
@@ -92,10 +125,10 @@ class Mailbox {
   template <class Before>
   void help(const Before& before) {
     std::uintptr_t content = content_.load();
-    if (content <= kStopped || !content_.compare_exchange_strong(content, content | kBegun)) return;
+    if (content <= kReserved || !content_.compare_exchange_strong(content, content | kBegun)) return;
     SharedCall& call = *reinterpret_cast<SharedCall*>(content);
     before(call);
-    call.help();
+    call.work(worker_);
     content_.store(kIdle);  // the call may be gone from here on
     ++ended_;
     ended_.notify_all();
@@ -122,11 +155,12 @@ class Mailbox {
   bool is_stopped() const { return content_.load() == kStopped; }
 
  private:
-  // Addresses of calls are even.
-  static constexpr std::uintptr_t kIdle = 0, kBegun = 1, kStopped = 2;
+  // Addresses of calls are even. While it is reserved, a caller writes its request.
+  static constexpr std::uintptr_t kIdle = 0, kBegun = 1, kStopped = 2, kReserved = 4;
   static std::uintptr_t asked(const SharedCall& call) { return reinterpret_cast<std::uintptr_t>(&call); }
 
   std::atomic<std::uintptr_t> content_{kIdle};
+  int worker_ = 0;
   Waitable<unsigned> ended_{0};  // number of calls that the thread has helped with; their callers may sleep on it
 };
 

@@ -162,23 +162,24 @@ class ThreadPool final : public Executor::Backend {
   void ask_and_work(int helpers, Sleepers sleepers, Index tasks, TaskRef task) const {
     const int wanted = static_cast<int>(std::min<Index>({helpers, concurrency() - 1, tasks - 1}));
     if (wanted <= 0) return SerialBackend().run(tasks, task);
-    Call call(task, tasks);
+    Call call(task, tasks, wanted + 1);
     // The threads at the front worked most recently, so their caches are warmest and they are most likely awake.
-    int end = 0;
-    for (int asked = 0, asleep = 0; end < count_ && asked < wanted; ++end) {
-      Helper& helper = this->helper(end);
+    int end = 0;  // of those asked
+    for (int i = 0, asked = 0, asleep = 0; i < count_ && asked < wanted; ++i) {
+      Helper& helper = this->helper(i);
       if (!helper.mailbox.is_idle()) continue;
       const bool sleeps = helper.asleep.load(std::memory_order_relaxed) != 0;
       if (sleeps && asked >= sleepers.helpers && (asleep > 0 || !sleepers.one_more)) continue;
-      if (!helper.mailbox.ask(call)) continue;
+      if (!helper.mailbox.ask(call, asked + 1)) continue;
       ++asked;
       asleep += sleeps;
+      end = i + 1;
     }
     if (end > 0) {
       call.end_to_wake = end;
       wake_some(call);
     }
-    call.work_as_caller();
+    call.work(0);
     for (int i = end; i-- > 0;)
       if (!helper(i).mailbox.take_back(call)) await(helper(i).mailbox, call);
     call.rethrow();
