@@ -8,7 +8,7 @@ namespace nn {
 
 namespace {
 
-constexpr Index kNormRows = 64;  // per block
+constexpr Index kNormRows = 32;  // per block
 
 }  // namespace
 

@@ -57,6 +57,8 @@ struct BackwardKernels {
     }
   }
 
+  static constexpr Index kPanel = kMaxColumns * kLanes;
+
   /// Packs `count` rows of `dim` elements, times a factor, as panels: the first kPanel columns of all rows back to
   /// back, then the next kPanel. The last panel is only as wide as needed, in whole vectors, and padded with zeros. A
   /// product over rows then reads memory sequentially, while rows of 512 bytes would compete for a few sets of the
@@ -116,8 +118,6 @@ struct BackwardKernels {
   }
 
  private:
-  static constexpr Index kPanel = kMaxColumns * kLanes;
-
   template <int kColumns>
   static ATTN_INLINE void add_panel(const T* weights, Index stride, Index keys, const T* panel, Index count,
                                     Index to_stride, T* to) {
@@ -155,6 +155,7 @@ struct BackwardKernels {
 template <class T>
 struct BackwardKernelSet {
   Index columns;  ///< sums of rows are padded to a multiple of this
+  Index panel;    ///< most columns of a panel; see pack_panels()
   void (*softmax)(const BackwardTile<T>&, Index queries, Index keys);
   void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
   void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);
@@ -178,6 +179,7 @@ BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
   return with_vectors<T>(vectors, []<VectorSet kSet>() -> BackwardKernelSet<T> {
     using Kernels = BackwardKernels<T, kVectorBytes<kSet>, kVectorRegisters<kSet>>;
     return {.columns = Kernels::kLanes,
+            .panel = Kernels::kPanel,
             .softmax = compiled<kSet, Kernels::softmax>,
             .pack_panels = compiled<kSet, Kernels::pack_panels>,
             .dot_rows = compiled<kSet, Kernels::dot_rows>,

@@ -1,6 +1,9 @@
 // Gradients of a layer's linear map.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "attn/detail/kernels/backward_kernels.h"
 #include "attn/detail/layers/linear.h"
 
@@ -86,11 +89,13 @@ struct LinearGradients {
   static constexpr DType kDType = dtype_of<T>;
   /// Tokens at a time, so that the memory does not grow with their number and long sums are rounded less.
   static constexpr Index kMost = 2048;
-  static constexpr Index kOutputs = 32;  ///< outputs whose sums one task computes
+  static constexpr Index kOutputs = 32, kFewestOutputs = 8;  ///< outputs whose sums one task computes
   /// Tokens over which sums stay in registers. With 768 tokens and 128 -> 512 features, half as many are 2 to 15 %
   /// slower, because sums are stored and loaded more often, and twice as many are 10 % slower, because their data no
   /// longer fit in the L1 cache.
   static constexpr Index kTogether = 256;
+  static constexpr Index kPacked = 32;  ///< tokens that one task packs
+  static_assert(kTogether % kPacked == 0 && kPacked <= kOutputs);
 
   static ChosenKernels<Number> kernels_for(const Options& options) {
     const Compute compute = kDType == DType::bf16 ? Compute::bf16 : options.compute;
@@ -127,20 +132,35 @@ struct LinearGradients {
     Number* const panels = reinterpret_cast<Number*>(workspace.shared());
     const auto memory_of = [&](int worker) { return reinterpret_cast<Number*>(workspace.of(worker)); };
 
-    const Index blocks = ceil_div(inputs, kKeyTile);
+    // A task packs few tokens, all of which its worker is likely to have computed in the call before.
+    const Index packs = ceil_div(tokens.count, kPacked),
+                panels_of_row = std::max<Index>(ceil_div(inputs, kernels.panel), 1),
+                cuts = std::clamp<Index>(workers.count() / packs, 1, panels_of_row);
     const Work packing{kFlopsToMove * static_cast<double>(tokens.count) * static_cast<double>(inputs)};
-    workers.run(parts * blocks, packing.microseconds(), [&](Index task, int worker) {
-      const Range some = part(task / blocks);
-      const Index column = task % blocks * kKeyTile, width = std::min(kKeyTile, inputs - column);
-      kernels.pack_panels(adding_rows(tokens, some, {column, column + width}, family, memory_of(worker)), some.size(),
-                          width, Number(1), panels + some.begin * row + column * some.size());
+    workers.run(packs * cuts, packing.microseconds(), [&](Index task, int worker) {
+      const Index begin = task / cuts * kPacked, cut = task % cuts;
+      const Range packed{begin, std::min(begin + kPacked, tokens.count)},
+          some = part(begin / kTogether),
+          columns{panels_of_row * cut / cuts * kernels.panel,
+                  std::min(panels_of_row * (cut + 1) / cuts * kernels.panel, inputs)};
+      const Rows<Number> rows = adding_rows(tokens, packed, columns, family, memory_of(worker));
+      for (Index c = columns.begin; c < columns.end; c += kernels.panel) {
+        const Index width = std::min(kernels.panel, columns.end - c);
+        kernels.pack_panels(
+            {rows.data + (c - columns.begin), rows.stride}, packed.size(), width, Number(1),
+            panels + some.begin * row + c * some.size() + (begin - some.begin) * padded(width, kernels.columns));
+      }
     });
 
-    // Few outputs make few tasks; then the inputs are distributed, too, and each task transposes its gradients.
+    // A task reads its share of the inputs and outputs of all tokens, which is least if it has as many of both.
     constexpr Index kTasksPerWorker = 2;
-    const Index row_tasks = std::max<Index>(ceil_div(outputs, kOutputs), 1),
-                wanted = workers.count() == 1 ? 1 : kTasksPerWorker * workers.count() / row_tasks,
-                column_tasks = std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
+    const Index blocks = ceil_div(inputs, kKeyTile),
+                wanted = workers.count() == 1 ? 1 : kTasksPerWorker * workers.count();
+    const double inputs_per_output = static_cast<double>(inputs) / static_cast<double>(std::max<Index>(outputs, 1));
+    const auto even = static_cast<Index>(std::sqrt(static_cast<double>(wanted) * inputs_per_output));
+    const Index column_tasks = std::clamp<Index>(std::min(even, wanted), 1, std::max<Index>(blocks, 1)),
+                row_tasks = std::max<Index>({ceil_div(outputs, kOutputs),
+                                             std::min(wanted / column_tasks, ceil_div(outputs, kFewestOutputs)), 1});
     workers.run(row_tasks * column_tasks, [&](Index task, int worker) {
       const Index row_task = task / column_tasks, column_task = task % column_tasks;
       const Range rows{outputs * row_task / row_tasks, outputs * (row_task + 1) / row_tasks},
@@ -194,7 +214,7 @@ struct LinearGradients {
   /// Returns the size in bytes of the memory that a task of either kind needs, in whole cache lines.
   static Index worker_bytes(Index row) {
     constexpr Index kRows = kOutputs * kTogether + 2 * kOutputs + kTogether;
-    const Index numbers = padded(std::max(kRows + kOutputs * row, kTogether * kKeyTile), kAlignment);
+    const Index numbers = padded(kRows + kOutputs * row, kAlignment);
     return numbers * static_cast<Index>(sizeof(Number));
   }
 
