@@ -1,6 +1,7 @@
 # cmake -D A=<program> -D B=<program> -P CheckSameOutput.cmake
 #
 # Fails unless both programs exit with 0 and print the same text, which is not empty. Names the lines that only A prints.
+cmake_policy(SET CMP0007 NEW)
 foreach(which IN ITEMS A B)
   execute_process(COMMAND ${${which}} RESULT_VARIABLE code OUTPUT_VARIABLE out_${which})
   if(NOT code STREQUAL 0)

@@ -80,6 +80,8 @@ void print(const char* scalar, attn::Isa isa) {
     say("sigmoid-backward", Hash() << sg.query << sg.key << sg.value);
     const auto ga = attn::gated_attention(q, q1, v1, attn::retention_decay(4), options);
     say("gated", Hash() << ga.out);
+    const auto gg = attn::gated_attention_backward(grad, q, q1, v1, attn::retention_decay(4), options);
+    say("gated-backward", Hash() << gg.query << gg.key << gg.value);
     attn::Tensor<T, 3> beta({2, 4, 70});
     for (Index i = 0; i < beta.size(); ++i) beta.data()[i] = T(0.5) + T(i % 5) / 16;
     say("delta", Hash() << attn::gated_delta_rule(q, q1, v1, attn::retention_decay(4), beta, options).out);
@@ -100,8 +102,7 @@ void print(const char* scalar, attn::Isa isa) {
 
 int main() {
   for (const attn::Isa isa : attn::kIsas) {
-    // Kernels that use integer or bf16 dot products, or the matrix unit, still leave g++ the choice.
-    if (!attn::available(isa) || attn::detail::parts_of(isa).dots != attn::detail::DotProducts::none) continue;
+    if (!attn::available(isa)) continue;
     print<float>("float", isa);
     print<double>("double", isa);
   }

@@ -237,7 +237,10 @@ struct RecurrenceKernels {
   }
 
  private:
-  static ATTN_INLINE void add(T* to, const V& x) { (V::load(to) + x).store(to); }
+  template <class Addend>
+  static ATTN_INLINE void add(T* to, const Addend& x) {
+    (V::load(to) + x).store(to);
+  }
 
   template <class Change>
   static ATTN_INLINE void each(const Block<T>& b, const Change& change) {

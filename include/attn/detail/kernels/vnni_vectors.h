@@ -141,8 +141,8 @@ struct VnniVectors : VnniInstructions<Bytes> {
   /// Combines the sums of digits, lowest first, into values in units.
   static ATTN_INLINE V join_digits(const Ints* sums) {
     using Raw = typename V::Raw;
-    return {__builtin_convertvector(sums[2], Raw) * 0x1p16f +
-            (__builtin_convertvector(sums[1], Raw) * 0x1p8f + __builtin_convertvector(sums[0], Raw))};
+    const V low = V::multiply_add(__builtin_convertvector(sums[1], Raw), 0x1p8f, __builtin_convertvector(sums[0], Raw));
+    return V::multiply_add(__builtin_convertvector(sums[2], Raw), 0x1p16f, low.raw);
   }
 
   /// Interleaves the `Number`s in the lower or upper half of each 16-byte part of two vectors.

@@ -74,7 +74,7 @@ struct Vec {
 
   /// The same number in every lane. It is added to a vector, because g++ 12 builds a vector of copies of a number lane
   /// by lane if the function, before it is inlined, lacks the instruction set.
-  static ATTN_INLINE Vec broadcast(T value) { return {Raw{} + value}; }
+  static ATTN_INLINE Vec broadcast(T value) { return {value - Raw{}}; }  // a sum with 0 would make 0 of -0
 
   /// a * b + c, rounded once if the instruction set has FMA. clang fuses the two operations if they are in one
   /// expression. (Its contract(fast) fuses across functions, but not across a sanitizer's checks, and then the bits of

@@ -86,9 +86,9 @@ struct Bf16Softmax {
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
     Raw f;
     asm("vreduceps $1, %1, %0" : "=v"(f) : "v"(x.raw));  // x - floor(x), 0 for an infinite x
-    Raw p = f * kC3 + kC2;
-    p = p * f + kC1;
-    p = p * f + 1.0f;
+    Raw p = V::multiply_add(f, kC3, kC2 - Raw{}).raw;
+    p = V::multiply_add(p, f, kC1 - Raw{}).raw;
+    p = V::multiply_add(p, f, 1.0f - Raw{}).raw;
     asm("vscalefps %1, %0, %0" : "+v"(p) : "v"(x.raw));  // p * 2^floor(x)
     return {p};
   }
