@@ -62,7 +62,8 @@ struct Explanation {
   /// take more than 8 MiB, the direct loop also requires AVX-512 and rows packed back to back, which it reads without
   /// prefetching.
   Index direct_queries = 0;
-  Index few_queries = 0;  ///< a sequence with at most this many queries is processed query by query, not in tiles
+  Index few_queries = 0;       ///< a sequence with at most this many queries is processed query by query, not in tiles
+  bool row_invariant = false;  ///< whether Options::row_invariant was set; then few_queries is 0
   /// Whether keys and values of single queries are prefetched, because together they exceed what is assumed to fit in
   /// the cache: 8 MiB, or 3 MiB if several queries share them. Those of direct_queries never are.
   bool fetches_ahead = false;
@@ -104,6 +105,8 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
     out << "tiles of queries";
     if (e.single_queries > 0)
       out << ", and " << e.single_queries << (e.single_queries == 1 ? " single query" : " single queries");
+    else if (e.row_invariant)
+      out << ", so that bits depend on the row alone";
     else if (e.query_tiles > 0)
       out << ", more than " << e.few_queries << " per sequence";
   } else {

@@ -123,6 +123,20 @@ struct Options {
 
   /// Turns scores into weights: `{.normaliser = Normaliser::sigmoid(-std::log(n))}`. Default softmax.
   Normaliser normaliser = {};
+
+  /// Makes the bits of a row of `out` and of `lse` depend on nothing but its query, the keys and values that it may
+  /// see, their positions, the mods, the scale, the scalar types and the instruction set. So a token gets the same bits
+  /// in a prompt, in chunks of any length, on its own, in any batch, beside any other heads, in a tensor or in a cache
+  /// with any pages and capacity, and with any executor. This covers attention, attention_into, additive attention,
+  /// caches, and the projections of MultiHeadAttention; gradients and attention_weights() ignore it.
+  ///
+  /// All queries are then computed in tiles that begin at multiples of 64 key positions, keys are not split over
+  /// threads, and nothing is rounded to bfloat16 or multiplied in integers. Cost: single queries take 1.6 to 7 times as
+  /// long (see bench/README.md), prompts in float no longer.
+  ///
+  /// A kv_offset must be a multiple of 16. With accumulate, bits still depend on how the keys are divided into calls.
+  /// Recurrent forms and mpi::Ring sum in an order of their own, and throw std::invalid_argument.
+  bool row_invariant = false;
 };
 
 }  // namespace attn

@@ -91,6 +91,8 @@ struct Problem {
   /// Whether the rope of a cache or of a layer rotates queries and keys by their rows. A mod that gives tokens
   /// positions other than those of their rows must reject the call.
   bool has_rope = false;
+  /// Whether the bits of a row must depend on nothing but the row; see Options::row_invariant.
+  bool row_invariant = false;
 
   /// The absolute position of query row 0 of a batch element.
   constexpr Index first_query(Index batch_element) const {

@@ -261,13 +261,14 @@ void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width
 /// The kernels of a call.
 template <class T>
 ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  if (tensors.score)
-    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::unsupported};
-  if (tensors.problem.sigmoid_bias) {
-    const VectorSet vectors = vectors_of(isa_of(options));
-    const KernelFamily<T>& family = tensors.kernels->sigmoids(vectors);
-    return {family, family, vectors, Amx::unsupported};
-  }
+  const bool row_invariant = tensors.problem.row_invariant;
+  const auto without_products = [&](const KernelFamily<T>& family) -> ChosenKernels<T> {
+    return {family, family, vectors_of(isa_of(options)), Amx::unsupported, nullptr, row_invariant};
+  };
+  if (tensors.score) return without_products(tensors.score->family);
+  if (tensors.problem.sigmoid_bias) return without_products(tensors.kernels->sigmoids(vectors_of(isa_of(options))));
+  // The bf16 kernels of a tile sum the weights of several tiles of keys before they round, depending on all its rows.
+  if (row_invariant) return without_products(tensors.kernels->choose(options, Bf16Products::none).family);
   const Problem& problem = tensors.problem;
   ChosenKernels<T> kernels = tensors.kernels->choose(
       options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));

@@ -118,6 +118,7 @@ class PassTasks {
     e.keys_per_tile = kKeyTile;
     e.query_tiles += query_tiles();
     e.few_queries = pass_.kernels.few_queries(problem_);
+    e.row_invariant = pass_.kernels.row_invariant;
     with_loop([&](const auto& loop) {
       e.packs_keys |= loop.packs_keys();
       e.packs_values |= loop.packs_values();

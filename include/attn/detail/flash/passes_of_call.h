@@ -122,6 +122,7 @@ void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& 
 /// ungrouped call have no far pair. Each pass over the same rows rounds them once more, so there must not be many
 /// passes.
 inline bool grouping_pays(const Problem& call, const Grouping& g) {
+  if (call.row_invariant) return false;  // it depends on the lengths
   if (g.always) return true;
   constexpr Index kQueries = 48;  // of a float tile with AVX-512
   const auto tiles = [](Index queries, Index keys) {
@@ -274,7 +275,7 @@ void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool resumes
   if constexpr (Mods::kIsGrouped) {
     [[maybe_unused]] const auto& mask = mods.grouped();
     if constexpr (gathers_keys<Mods>()) {
-      if (mask.gathers(tensors.problem))
+      if (!tensors.problem.row_invariant && mask.gathers(tensors.problem))
         return mask.gathering->for_each(
             tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
               const auto others = mods.of(tokens.batch).without_grouped();

@@ -31,7 +31,8 @@ class PrefillTiles {
       : tensors_(pass.tensors),
         problem_(pass.problem()),
         format_(pass.kernels.family.format),
-        aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered()) {}
+        aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered() || pass.kernels.row_invariant),
+        first_position_(pass.first_position()) {}
 
   bool packs_keys() const { return packs(format_, tensors_.k); }
   bool packs_values() const { return packs(format_, tensors_.v) || format_.arranges_values; }
@@ -46,7 +47,7 @@ class PrefillTiles {
     if (format_.keys > 1 && !all.empty())
       all = {all.begin / kKeyTile * kKeyTile, std::min(padded(all.end, kKeyTile), problem_.kv_len)};
     for (Index j = all.begin, end; j < all.end; j = end) {
-      end = std::min((aligned_ ? j / kKeyTile * kKeyTile : j) + kKeyTile, all.end);
+      end = std::min(j + kKeyTile - (aligned_ ? (j + first_position_) % kKeyTile : 0), all.end);
       visit(Range{j, end});
     }
   }
@@ -113,7 +114,7 @@ class PrefillTiles {
                           .arranged = format.arranges_values ? value_row : 0,
                           .weights = format.defers_value_product ? queries / format.per_number() : 0,
                           .chunk = has_queries ? whole : keys,
-                          .totals = has_totals(problem_.kv_len)},
+                          .totals = has_totals(first_position_ + problem_.kv_len)},
                          tiles);
   }
 
@@ -126,6 +127,7 @@ class PrefillTiles {
   const Problem& problem_;
   const Format& format_;
   bool aligned_;  ///< whether tiles of keys begin at multiples of their length
+  Index first_position_;
 };
 
 /// The state of a tile of queries, and the kernels that update it. Shapes are those of TileMemory.
@@ -151,7 +153,7 @@ class PrefillState {
         value_{},
         first_(0),
         waiting_(0),
-        added_(0),
+        stretch_(-1),
         has_totals_(false) {
     load_queries();
     if (pass.tensors.score) m_.score_weight = pass.tensors.score->of(of.head);
@@ -170,8 +172,9 @@ class PrefillState {
   void add_keys(const KvTile& tile, Coverage coverage, bool by_selection, const PrefetchPlan& ahead) {
     const Index count = tile.keys.size(), v_dim = problem().v_dim;
     const bool modded = pass_->changes_scores(coverage);
-    if (added_ == kStretch) end_stretch();
-    ++added_;
+    const Index stretch = (tile.keys.begin + pass_->first_position()) / (kStretch * kKeyTile);
+    if (stretch_ >= 0 && stretch_ != stretch) end_stretch();
+    stretch_ = stretch;
     TileMemory<T> m = m_;
     m.weights = weights_of(tile.first);
     kernels_->score(m, tile.key, count, problem().head_dim);
@@ -283,7 +286,6 @@ class PrefillState {
     multiply(kNoPlan);
     full_precision().end_stretch(m_, width(), problem().v_dim, OutLayout::by_column, !std::exchange(has_totals_, true));
     update_ = OutUpdate::overwrite;
-    added_ = 0;
   }
 
   const PassContext<T>* pass_;
@@ -296,7 +298,7 @@ class PrefillState {
   Rows<T> value_;     ///< values whose weights are pending
   Index first_;       ///< row of the first of these in the chunk
   Index waiting_;     ///< number of these values
-  Index added_;       ///< tiles of keys in the current stretch
+  Index stretch_;     ///< number of the current stretch of keys; -1 before the first key
   bool has_totals_;   ///< whether an earlier stretch has ended
 };
 

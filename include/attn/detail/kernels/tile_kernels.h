@@ -94,7 +94,7 @@ struct TileKernels {
     const Index fetched = kPrefetches && keys * v_dim <= kMostFetched ? v_dim : 0;
     for (Index j = 0; j < keys;) {
       Array<V, kVectors> sum = {};
-      for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
+      for (const Index end = std::min<Index>(j + kSummedKeys, keys); j < end; ++j) {
         for (Index c = 0; c < fetched; c += kLine) __builtin_prefetch(value.data + j * value.stride + c);
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
           const V x = exp(V::load(scores + j * kQueries + v * kLanes) - highest[v]);

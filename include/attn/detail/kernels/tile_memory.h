@@ -25,6 +25,9 @@ constexpr int kWidestTile = kRegisters >= 16 ? 3 : 2;
 /// Maximum number of rows of keys (scores) or columns of values (output) that a kernel reads at a time.
 constexpr Index kMaxRows = 8;
 
+/// Keys whose weights a tile's softmax sums before it adds the sum to that of the tile.
+constexpr Index kSummedKeys = 16;
+
 /// Tiles of keys in a stretch. `out` is accumulated over a tile first, then over a stretch, then over all stretches
 /// with compensated summation, so that many small weights are not lost one by one beside a large one. The error is that
 /// of 64 + 64 additions, however many keys there are; Eigen's products accumulate some 256 terms in sequence. A call of

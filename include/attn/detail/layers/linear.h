@@ -88,7 +88,7 @@ struct Linear {
   Plan plan_for(Index tokens, const Options& options) const {
     // With few tokens, as in decoding, reading the weight from memory takes most of the time. The kernels for single
     // queries read it once for all tokens.
-    const bool few = tokens <= kQueriesAtATime;
+    const bool few = tokens <= kQueriesAtATime && !options.row_invariant;
     const ChosenKernels<Number> kernels =
         choose_kernels_for<Number, kNative>(options, bf16_products(options.compute, {kDType}));
     const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;

@@ -12,9 +12,9 @@ inline namespace ATTN_BUILT_FOR {
 inline bool is_default(const Options& options) {
   // Names all members, so that this fails to compile when one is added.
   const auto& [names_only, mask, scale, q_offset, q_offsets, kv_offset, accumulate, executor, workspace, compute, isa,
-               normaliser] = options;
+               normaliser, row_invariant] = options;
   return !scale && !q_offset && q_offsets.values.empty() && !kv_offset && !accumulate && executor.is_default() &&
-         workspace.empty() && compute == Compute::native && !isa && !normaliser.sigmoid_bias();
+         workspace.empty() && compute == Compute::native && !isa && !normaliser.sigmoid_bias() && !row_invariant;
 }
 
 /// The mods and the options among the last two arguments of every call, `const M& mods = {}, const Options& options =

@@ -142,6 +142,7 @@ class DecodeCall {
     require(options.workspace.data() == nullptr,
             "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
             " bytes");
+    require(!options.row_invariant, "row_invariant: a Ring merges the results of ranks, so bits depend on the layout");
     require(kept_.rope() == nullptr,
             "decode: the cache rotates keys by their rows on this rank, which are not their positions; use a cache "
             "without a rope, and rotate keys and queries beforehand: rope.rotate(k, positions)");

@@ -1,0 +1,318 @@
+// Options::row_invariant: the bits of a row depend on nothing but the row. A prompt is computed whole, and again in
+// random cuts: other rows, keys, batches, heads, caches, pages and threads.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attn/attn.h"
+#include "support/executors.h"
+#include "support/paths.h"
+#include "support/random.h"
+
+#include <gtest/gtest.h>
+
+namespace attn::test {
+namespace {
+
+/// Rows compared so far; a longer run is asked for with ATTN_ROWS=100000.
+Index rows_compared = 0;
+Index rows_wanted(Index by_default) {
+  const char* const text = std::getenv("ATTN_ROWS");
+  return text ? std::strtoll(text, nullptr, 10) : by_default;
+}
+
+template <class T>
+Tensor<T, 4> random_tensor(const Shape<4>& shape, Random& random) {
+  Tensor<T, 4> x(shape);
+  for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-2, 2)));
+  return x;
+}
+
+/// A prompt: its queries, keys and values.
+template <class T>
+struct Prompt {
+  Index heads, kv_heads, len, dim, v_dim;
+  Tensor<T, 4> q, k, v;
+
+  explicit Prompt(Random& random, Index most = 200)
+      : heads(0), kv_heads(random.integer(1, 3)), len(random.integer(1, most)), dim(0), v_dim(0) {
+    heads = kv_heads * random.integer(1, 5);
+    dim = random.pick(std::vector<Index>{1, 8, 19, 32, 64});
+    v_dim = random.chance(0.5) ? dim : random.integer(1, 40);
+    q = random_tensor<T>({1, heads, len, dim}, random);
+    k = random_tensor<T>({1, kv_heads, len, dim}, random);
+    v = random_tensor<T>({1, kv_heads, len, v_dim}, random);
+  }
+};
+
+/// Some rows of some heads of the whole prompt, computed in another way.
+struct Cut {
+  Index begin, end;      ///< rows of queries
+  Index keys;            ///< keys 0 .. keys - 1; those from `end` on are seen by none of the rows
+  Index heads;           ///< the first of them
+  Index batch, element;  ///< the prompt is this element of a batch
+};
+
+constexpr int kMods = 10;
+/// Calls use(mods, window) with mods for some heads. All are causal; with a window, rows see that many earlier keys.
+template <class Use>
+void with_mods(int which, Index heads, const Use& use) {
+  std::vector<double> slopes, logits;
+  for (Index h = 0; h < heads; ++h) {
+    slopes.push_back(0.3 / static_cast<double>(h + 1));
+    logits.push_back(0.7 * static_cast<double>(h) - 1);
+  }
+  switch (which) {
+    case 0:
+      return use(causal(), Index(-1));
+    case 1:
+      return use(causal() | alibi(slopes), Index(-1));
+    case 2:
+      return use(softcap(3) | causal(), Index(-1));
+    case 3:
+      return use(sliding_window(37), Index(37));
+    case 4:
+      return use(sliding_window(5) | sinks(logits), Index(5));
+    case 5:
+      return use(score_mod([](auto x, const Position& p) {
+                   return x * decltype(x)(0.9) - decltype(x)(0.01) * decltype(x)((p.q - p.kv) % 7);
+                 }) | causal(),
+                 Index(-1));
+    case 6:
+      return use(mask_mod([](const Position& p) { return p.q >= p.kv && (p.q + p.kv) % 3 != 0; }), Index(-1));
+    case 7:
+      return use(causal() | dropout(0.3, 17), Index(-1));
+    case 8:
+      return use(fixed_sparse(32, 8), Index(-1));
+    default:
+      return use(strided_sparse(8), Index(-1));
+  }
+}
+
+template <class T>
+bool same_bits(const T* a, const T* b, Index count) {
+  return std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(T)) == 0;
+}
+
+/// Compares rows of a cut with those of the whole prompt; `x` and `lse` have the prompt in element `element`.
+template <class T, class R, class Lse>
+void expect_same_rows(const R& whole, const Tensor<T, 4>& out, const Lse& lse, const Cut& cut, const std::string& how) {
+  for (Index h = 0; h < cut.heads; ++h)
+    for (Index i = cut.begin; i < cut.end; ++i) {
+      ++rows_compared;
+      const T *const a = &whole.out(0, h, i, 0), *const b = &out(cut.element, h, i - cut.begin, 0);
+      const auto x = whole.lse(0, h, i), y = lse(cut.element, h, i - cut.begin);
+      ASSERT_TRUE(same_bits(a, b, out.dim(3)) && same_bits(&x, &y, 1))
+          << how << ": row " << i << " of head " << h << ", rows " << cut.begin << ".." << cut.end << " of "
+          << whole.out.dim(2) << ", " << cut.keys << " keys, " << cut.heads << " heads, element " << cut.element
+          << " of " << cut.batch << ", head_dim " << out.dim(3) << ", out " << static_cast<double>(*a) << " and "
+          << static_cast<double>(*b) << ", lse " << static_cast<double>(x) << " and " << static_cast<double>(y);
+    }
+}
+
+/// Returns the first heads and some rows of x, copied to element `element` of a batch whose other elements are random.
+template <class T>
+Tensor<T, 4> part(const Tensor<T, 4>& x, Index heads, Range rows, Index batch, Index element, Random& random) {
+  auto to = random_tensor<T>({batch, heads, rows.size(), x.dim(3)}, random);
+  for (Index h = 0; h < heads; ++h)
+    for (Index i = 0; i < rows.size(); ++i) std::copy_n(&x(0, h, rows.begin + i, 0), x.dim(3), &to(element, h, i, 0));
+  return to;
+}
+
+template <class T>
+void expect_invariant(Prompt<T>& p, int which, Isa isa, Random& random, int cuts) {
+  const Options options{.executor = serial(), .isa = isa, .row_invariant = true};
+  const auto whole = [&] {
+    decltype(attention(p.q, p.k, p.v, causal(), options)) r;
+    with_mods(which, p.heads, [&](const auto& mods, Index) { r = attention(p.q, p.k, p.v, mods, options); });
+    return r;
+  }();
+  const Index group = p.heads / p.kv_heads;
+  for (int n = 0; n < cuts; ++n) {
+    Cut cut;
+    const Index most = random.pick(std::vector<Index>{1, 1, 7, 64, p.len});
+    cut.begin = random.integer(0, p.len - 1);
+    cut.end = std::min(cut.begin + random.integer(1, most), p.len);
+    cut.keys = random.chance(0.5) ? cut.end : random.integer(cut.end, p.len);
+    const Index kv_heads = random.integer(1, p.kv_heads);
+    cut.heads = group * kv_heads;
+    cut.batch = random.integer(1, 3);
+    cut.element = which == 7 ? 0 : random.integer(0, cut.batch - 1);  // dropout depends on the element
+    with_mods(which, cut.heads, [&](const auto& mods, Index window) {
+      // Keys before all windows may be missing.
+      const Index first = window < 0 || random.chance(0.5) ? 0 : std::max<Index>(cut.begin - window, 0) / 16 * 16;
+      const auto q = part(p.q, cut.heads, {cut.begin, cut.end}, cut.batch, cut.element, random);
+      auto k = part(p.k, kv_heads, {first, cut.keys}, cut.batch, cut.element, random),
+           v = part(p.v, kv_heads, {first, cut.keys}, cut.batch, cut.element, random);
+      // What no row sees may be anything.
+      for (Index j = cut.end; j < cut.keys && random.chance(0.1); ++j)
+        v(cut.element, 0, j - first, 0) = std::numeric_limits<T>::quiet_NaN();
+      Options other = options;
+      other.executor = random.chance(0.5) ? serial() : eager_threads(static_cast<int>(random.integer(2, 3)));
+      other.q_offset = cut.begin;
+      other.kv_offset = first;
+      std::vector<std::byte> workspace;
+      if (random.chance(0.3)) {
+        workspace.resize(static_cast<std::size_t>(workspace_bytes(q, k, v, mods, other)));
+        other.workspace = workspace;
+      }
+      const auto r = attention(q, k, v, mods, other);
+      expect_same_rows<T>(whole, r.out, r.lse, cut, "tensors, mods " + std::to_string(which));
+    });
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+template <class T>
+void run_all(Index rows, int mods) {
+  Random random(1);
+  for (const Index before = rows_compared; rows_compared - before < rows_wanted(rows);) {
+    Prompt<T> prompt(random, random.chance(0.02) ? 5000 : 200);
+    const int which = mods == 1 ? 0 : static_cast<int>(random.integer(0, mods - 1));
+    expect_invariant(prompt, which, random.pick(instruction_sets()), random, 8);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  ::testing::Test::RecordProperty("rows", std::to_string(rows_compared));
+}
+
+TEST(RowInvariant, Float) { run_all<float>(30000, kMods); }
+TEST(RowInvariant, Double) { run_all<double>(5000, 4); }
+TEST(RowInvariant, Half) { run_all<Eigen::half>(5000, 4); }
+TEST(RowInvariant, Bfloat16) { run_all<Eigen::bfloat16>(5000, 4); }
+
+/// The rows of a prompt over a cache, in chunks of random lengths.
+template <class T, class Cache, class Append, class View>
+void expect_same_over(const Prompt<T>& p, const Tensor<T, 4>& wanted, Cache& cache, const Options& options,
+                      Random& random, const Append& append, const View& view) {
+  for (Index begin = 0, end; begin < p.len; begin = end) {
+    end = std::min(begin + random.pick(std::vector<Index>{1, 2, 3, 7, 64, 100}), p.len);
+    append(part(p.k, p.kv_heads, {begin, end}, 1, 0, random), part(p.v, p.kv_heads, {begin, end}, 1, 0, random));
+    const auto out =
+        attention(part(p.q, p.heads, {begin, end}, 1, 0, random), view(cache), softcap(3) | causal(), options).out;
+    for (Index h = 0; h < p.heads; ++h)
+      for (Index i = begin; i < end; ++i)
+        ASSERT_TRUE(same_bits(&wanted(0, h, i, 0), &out(0, h, i - begin, 0), p.v_dim))
+            << "row " << i << " of head " << h << ", rows " << begin << ".." << end << " of " << p.len;
+  }
+}
+
+template <class S>
+void run_caches(int rounds) {
+  Random random(2);
+  for (int round = 0; round < rounds; ++round) {
+    const Prompt<float> p(random);
+    Options options{.executor = serial(), .isa = random.pick(instruction_sets()), .row_invariant = true};
+    KvCache<S> whole({.batch = 1, .kv_heads = p.kv_heads, .head_dim = p.dim, .v_dim = p.v_dim});
+    whole.append(p.k, p.v);
+    const auto wanted = attention(p.q, whole, softcap(3) | causal(), options).out;
+    KvCache<S> cache({.batch = 1, .kv_heads = p.kv_heads, .head_dim = p.dim, .v_dim = p.v_dim});
+    expect_same_over(
+        p, wanted, cache, options, random, [&](const auto& k, const auto& v) { cache.append(k, v); },
+        [](auto& c) -> auto& { return c; });
+    if (::testing::Test::HasFatalFailure()) return;
+    // Pages of any size, beside a stranger.
+    const Index page_size = random.pick(std::vector<Index>{1, 5, 16, 48, 64, 128});
+    PagedKvCache<S> pages({.pages = 2 * (p.len / page_size + 2),
+                           .page_size = page_size,
+                           .kv_heads = p.kv_heads,
+                           .head_dim = p.dim,
+                           .v_dim = p.v_dim});
+    const Index stranger = pages.add(), id = pages.add();
+    pages.append(stranger, p.v_dim == p.dim ? p.v : p.k, p.v);
+    options.executor = eager_threads(3);
+    expect_same_over(
+        p, wanted, pages, options, random, [&](const auto& k, const auto& v) { pages.append(id, k, v); },
+        [&](auto& c) { return c.view({id}); });
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(RowInvariant, FloatCaches) { run_caches<float>(30); }
+TEST(RowInvariant, HalfCaches) { run_caches<Eigen::half>(30); }
+TEST(RowInvariant, EightBitCaches) { run_caches<std::int8_t>(30); }
+
+TEST(RowInvariant, MoreKeysThanAStretch) {
+  Random random(3);
+  for (const Isa isa : instruction_sets()) {
+    Prompt<float> p(random, 1);
+    p.len = 4200;
+    p.q = random_tensor<float>({1, p.heads, p.len, p.dim}, random);
+    p.k = random_tensor<float>({1, p.kv_heads, p.len, p.dim}, random);
+    p.v = random_tensor<float>({1, p.kv_heads, p.len, p.v_dim}, random);
+    expect_invariant(p, 0, isa, random, 12);
+  }
+}
+
+TEST(RowInvariant, ALayerOverACache) {
+  Random random(4);
+  for (const Index kv_heads : {1, 4}) {
+    MultiHeadAttention<float> layer(
+        {.embed_dim = 48, .heads = 4, .kv_heads = kv_heads, .rope = Rope({.head_dim = 12})});
+    layer.for_each_parameter([&](const std::string&, std::span<float> values, std::span<float>) {
+      for (float& x : values) x = static_cast<float>(random.uniform(-0.3, 0.3));
+    });
+    Tensor<float, 3> x({1, 90, 48});
+    for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>(random.uniform(-1, 1));
+    const auto in_chunks = [&](const std::vector<Index>& lens, bool row_invariant) {
+      auto cache = layer.make_cache({.batch = 1});
+      Tensor<float, 3> all({1, 90, 48});
+      Index begin = 0;
+      for (std::size_t n = 0; begin < 90; ++n) {
+        const Index len = std::min(lens[n % lens.size()], 90 - begin);
+        Tensor<float, 3> some({1, len, 48});
+        std::copy_n(&x(0, begin, 0), len * 48, some.data());
+        MultiHeadOptions options;
+        options.attention.row_invariant = row_invariant;
+        const auto out = layer(some, cache, causal(), options).out;
+        std::copy_n(out.data(), len * 48, &all(0, begin, 0));
+        begin += len;
+      }
+      return all;
+    };
+    const auto whole = in_chunks({90}, true);
+    for (const std::vector<Index>& lens : {std::vector<Index>{1}, {7}, {3, 20, 1, 1, 16}})
+      EXPECT_TRUE(same_bits(whole.data(), in_chunks(lens, true).data(), whole.size()));
+    // The control: without the option, bits differ.
+    EXPECT_FALSE(same_bits(in_chunks({90}, false).data(), in_chunks({1}, false).data(), whole.size()));
+  }
+}
+
+TEST(RowInvariant, AdditiveAttentionAndSigmoids) {
+  Random random(5);
+  for (const Isa isa : instruction_sets()) {
+    const auto q = random_tensor<float>({1, 2, 80, 24}, random), k = random_tensor<float>({1, 2, 80, 24}, random),
+               v = random_tensor<float>({1, 2, 80, 20}, random);
+    const Options options{.isa = isa, .normaliser = Normaliser::sigmoid(-2), .row_invariant = true};
+    const auto whole = attention(q, k, v, causal(), options).out;
+    for (Index i : {0, 5, 63, 64, 79}) {
+      const auto row = part(q, 2, {i, i + 1}, 1, 0, random), keys = part(k, 2, {0, i + 1}, 1, 0, random),
+                 values = part(v, 2, {0, i + 1}, 1, 0, random);
+      const auto one = attention(row, keys, values, causal(), options).out;
+      for (Index h : {0, 1}) EXPECT_TRUE(same_bits(&whole(0, h, i, 0), &one(0, h, 0, 0), 20)) << i;
+    }
+  }
+}
+
+TEST(RowInvariant, ExplainSaysSo) {
+  Random random(6);
+  const auto q = random_tensor<float>({1, 2, 1, 16}, random), k = random_tensor<float>({1, 2, 50, 16}, random);
+  const Explanation e = explain(q, k, k, causal(), {.row_invariant = true});
+  EXPECT_TRUE(e.row_invariant);
+  EXPECT_EQ(e.few_queries, 0);
+  EXPECT_EQ(e.single_queries, 0);
+  EXPECT_FALSE(explain(q, k, k, causal()).row_invariant);
+}
+
+TEST(RowInvariant, RecurrentFormsRefuse) {
+  Random random(7);
+  const auto x = random_tensor<float>({1, 2, 9, 16}, random);
+  EXPECT_THROW(linear_attention(x, x, x, elu1(), causal(), {.row_invariant = true}), std::invalid_argument);
+  EXPECT_THROW(gated_attention(x, x, x, retention_decay(2), {.row_invariant = true}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace attn::test
