@@ -26,6 +26,7 @@ struct CallTensors {
   const Rotation<T>* rotation = nullptr;  ///< rotation applied to queries, one token per row; null if none
   const OtherScore<T>* score = nullptr;   ///< null: the dot product of query and key
   RowList q_list = {};                    ///< rows of q, out and lse that hold the queries
+  bool rows_are_heads = false;            ///< all queries are of the same token; see JoinedHeads
   Index most_queries = 0;                 ///< per tile; 0: as many as the kernels take
   const KernelChoice<T>* kernels = &kKernels<T>;
   ChooseDots<T> choose_dots = nullptr;  ///< for 8-bit keys and values; null for other types

@@ -10,6 +10,7 @@
 #include "attn/detail/base/fixed_vector.h"
 #include "attn/detail/base/linker_hint.h"
 #include "attn/detail/flash/decode_loop.h"
+#include "attn/detail/flash/joined_heads.h"
 #include "attn/detail/flash/passes_of_call.h"
 #include "attn/detail/flash/prefill.h"
 #include "attn/explanation.h"
@@ -27,10 +28,10 @@ class PassTasks {
  public:
   /// `kv_bytes`: the size of all keys and values that the call reads, in this pass and in those that run with it.
   PassTasks(const Pass<T>& pass, const ChosenKernels<T>& kernels, double kv_bytes)
-      : pass_{pass, kernels},
-        problem_(pass.tensors.problem),
+      : pass_{joined(pass, kernels), kernels},
+        problem_(pass_.tensors.problem),
         tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(problem_),
-               pass.tensors.most_queries),
+               pass_.tensors.most_queries),
         prefill_loop_(pass_, tiles_),
         decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
   PassTasks(const PassTasks&) = delete;  // its members refer to each other
@@ -145,6 +146,10 @@ class PassTasks {
   }
 
  private:
+  Pass<T> joined(const Pass<T>& pass, const ChosenKernels<T>& kernels) {
+    return kernels.row_invariant && JoinedHeads<T>::can_join(pass) ? joined_.emplace(pass).pass() : pass;
+  }
+
   template <class Use>
   void with_loop(const Use& use) const {
     if (tiles_.are_single())
@@ -194,6 +199,7 @@ class PassTasks {
     return kv_bytes > (share_keys && !pages_cut_tiles ? 3 * kMiB : 8 * kMiB);
   }
 
+  std::optional<JoinedHeads<T>> joined_;
   PassContext<T> pass_;
   const Problem& problem_;
   QueryTiles<T> tiles_;
