@@ -127,15 +127,19 @@ struct Options {
   /// Makes the bits of a row of `out` and of `lse` depend on nothing but its query, the keys and values that it may
   /// see, their positions, the mods, the scale, the scalar types and the instruction set. So a token gets the same bits
   /// in a prompt, in chunks of any length, on its own, in any batch, beside any other heads, in a tensor or in a cache
-  /// with any pages and capacity, and with any executor. This covers attention, attention_into, additive attention,
-  /// caches, and the projections of MultiHeadAttention; gradients and attention_weights() ignore it.
+  /// with any pages and capacity, and with any executor. This holds for attention() and attention_into(), over tensors
+  /// and caches, additive_attention(), linear_into() and MultiHeadAttention. Gradients, attention_weights() and the
+  /// naive path ignore it.
   ///
-  /// All queries are then computed in tiles that begin at multiples of 64 key positions, keys are not split over
-  /// threads, and nothing is rounded to bfloat16 or multiplied in integers. Cost: single queries take 1.6 to 7 times as
-  /// long (see bench/README.md), prompts in float no longer.
+  /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group tokens,
+  /// and nothing is rounded to bfloat16 or multiplied in integers. Prompts in float take no longer. Single queries take
+  /// 0.7 to 2 times as long from memory, depending on how many heads share a key head, and 2 to 5.4 times in the cache
+  /// (see bench/README.md).
   ///
   /// A kv_offset must be a multiple of 16. With accumulate, bits still depend on how the keys are divided into calls.
-  /// Recurrent forms and mpi::Ring sum in an order of their own, and throw std::invalid_argument.
+  /// If a lambda's products and sums can be fused in several ways (a * b - c * d), the compiler may choose differently
+  /// for whole vectors and for single pairs; -ffp-contract=off prevents that. Recurrent forms and mpi::Ring sum in an
+  /// order of their own, and throw std::invalid_argument.
   bool row_invariant = false;
 };
 

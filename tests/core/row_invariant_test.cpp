@@ -294,6 +294,22 @@ TEST(RowInvariant, AdditiveAttentionAndSigmoids) {
       const auto one = attention(row, keys, values, causal(), options).out;
       for (Index h : {0, 1}) EXPECT_TRUE(same_bits(&whole(0, h, i, 0), &one(0, h, 0, 0), 20)) << i;
     }
+    using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const auto matrix = [&](Index rows, Index columns) {
+      Matrix m(rows, columns);
+      for (Index i = 0; i < m.size(); ++i) m.data()[i] = static_cast<float>(random.uniform(-1, 1));
+      return m;
+    };
+    const Matrix of_q = matrix(16, 24), of_k = matrix(16, 24), qs = matrix(70, 24), ks = matrix(70, 24),
+                 vs = matrix(70, 9);
+    const Eigen::VectorXf w = matrix(16, 1);
+    const Options own{.isa = isa, .row_invariant = true};
+    const Matrix all = additive_attention(qs, ks, vs, {of_q, of_k, w}, causal(), own).out;
+    for (const Index i : {0, 3, 40, 69}) {
+      const Matrix q_row = qs.row(i), keys = ks.topRows(i + 1), values = vs.topRows(i + 1);
+      const Matrix one = additive_attention(q_row, keys, values, {of_q, of_k, w}, causal(), own).out;
+      EXPECT_TRUE(same_bits(all.data() + i * 9, one.data(), 9)) << i;
+    }
   }
 }
 
@@ -305,6 +321,18 @@ TEST(RowInvariant, ExplainSaysSo) {
   EXPECT_EQ(e.few_queries, 0);
   EXPECT_EQ(e.single_queries, 0);
   EXPECT_FALSE(explain(q, k, k, causal()).row_invariant);
+}
+
+TEST(RowInvariant, RefusesOtherOffsetsOfKeys) {
+  Random random(8);
+  const auto x = random_tensor<float>({1, 2, 9, 16}, random);
+  EXPECT_NO_THROW(attention(x, x, x, causal(), {.q_offset = 50, .kv_offset = 48, .row_invariant = true}));
+  try {
+    attention(x, x, x, causal(), {.q_offset = 50, .kv_offset = 37, .row_invariant = true});
+    FAIL();
+  } catch (const std::invalid_argument& e) {
+    EXPECT_STREQ(e.what(), "attn: row_invariant needs a kv_offset that is a multiple of 16, but it is 37");
+  }
 }
 
 TEST(RowInvariant, RecurrentFormsRefuse) {
