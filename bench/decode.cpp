@@ -31,9 +31,17 @@ std::string share(double part, double whole) { return fixed(100 * part / whole, 
 
 class Bench {
  public:
-  /// Skips workloads without `only` in their names; `works` is the total number of workloads.
-  Bench(const attn::Executor& executor, const Budget& budget, std::string only, std::size_t works, Results& results)
-      : executor_(executor), budget_(budget), only_(std::move(only)), table_(2), progress_(works), results_(results) {
+  /// Skips workloads without `only` in their names; `works` is the total number of workloads. `row_invariant`: also
+  /// times calls with Options::row_invariant.
+  Bench(const attn::Executor& executor, const Budget& budget, std::string only, bool row_invariant, std::size_t works,
+        Results& results)
+      : executor_(executor),
+        budget_(budget),
+        only_(std::move(only)),
+        row_invariant_(row_invariant),
+        table_(2),
+        progress_(works),
+        results_(results) {
     table_.column("", "work");
     table_.column("", "cache");
     table_.column("", "MiB");
@@ -82,6 +90,10 @@ class Bench {
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
     std::vector<Way> ways{floats.way("float")};
+    std::optional<Contiguous<float>> invariant;
+    if (row_invariant_)
+      ways.push_back(invariant.emplace(w, n, attn::Options{.executor = executor_, .row_invariant = true})
+                         .way("float, row-invariant"));
     std::deque<Paged> paged;
     for (Index size : page_sizes)
       ways.push_back(paged.emplace_back(w, n, size, options).way("pages of " + std::to_string(size)));
@@ -138,6 +150,7 @@ class Bench {
   attn::Executor executor_;
   Budget budget_;
   std::string only_;
+  bool row_invariant_;
   Table table_;
   Progress progress_;
   Results& results_;
@@ -184,6 +197,8 @@ int main(int argc, char** argv) {
   int threads = 1;
   double seconds = 1;
   std::string only;
+  bool row_invariant = false;
+  program.flag("--row-invariant", row_invariant, "also time calls with Options::row_invariant");
   program.number("--threads", threads, "workers", 1, 1024);
   program.text("--only", only, "workloads whose names contain this");
   program.number("--seconds", seconds, "for each variant of each row", 0.001, 3600.0);
@@ -193,8 +208,8 @@ int main(int argc, char** argv) {
     conditions << threads << (threads == 1 ? " thread, " : " threads, ") << to_string(attn::default_isa())
                << "; medians of interleaved runs";
     std::cout << conditions.str() << "\n\n";
-    Bench bench(attn::threads(threads), quick ? Budget{0.001, 1} : Budget{seconds, 15}, only, quick ? 3 : 10,
-                program.results());
+    Bench bench(attn::threads(threads), quick ? Budget{0.001, 1} : Budget{seconds, 15}, only, row_invariant,
+                quick ? 3 : 10, program.results());
     run(bench, quick);
     if (bench.chart().groups.empty()) throw std::invalid_argument("no workload has \"" + only + "\" in its name");
     bench.print();

@@ -15,7 +15,7 @@ Matrix feed(const Transformer& network, std::span<const Index> tokens, Context& 
   const std::size_t chunk = options.token_by_token ? 1 : tokens.size();
   for (; tokens.size() > chunk; tokens = tokens.subspan(chunk))
     network.forward(tokens.first(chunk), context, options.attention);
-  return network.logits(network.forward(tokens, context, options.attention).bottomRows(1));
+  return network.logits(network.forward(tokens, context, options.attention).bottomRows(1), options.attention);
 }
 
 }  // namespace
@@ -37,6 +37,7 @@ Figures generate(const Transformer& network, const Tokenizer& tokenizer, Sampler
   Clock::time_point start = Clock::now();
   for (;;) {
     const Matrix logits = feed(network, fed, context, options);
+    figures.tokens.insert(figures.tokens.end(), fed.begin(), fed.end());
     const Index previous = fed.back(), next = sampler({logits.data(), static_cast<std::size_t>(logits.size())});
     if (next == Tokenizer::kBegin) break;
     write(tokenizer.decode(previous, next));

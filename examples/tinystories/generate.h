@@ -18,6 +18,7 @@ struct GenerateOptions {
 
 /// Statistics of a generation.
 struct Figures {
+  Tokens tokens = {};                 // all that were fed
   Index prompt_tokens = 0;            // including BOS
   Index new_tokens = 0;               // without the BOS that ends the text
   double seconds_to_first_token = 0;  // processing the prompt and choosing the first new token

@@ -16,6 +16,7 @@
 
 #include "../training/command_line.h"
 #include "generate.h"
+#include "same_bits.h"
 
 namespace {
 
@@ -36,6 +37,7 @@ struct Request {
   std::optional<Index> page_size;
   std::optional<int> threads;
   bool token_by_token = false;
+  bool same_bits = false;
 };
 
 /// Returns the value of an option that counts tokens: the given one, else the smaller of `otherwise` and the network's
@@ -82,6 +84,19 @@ void print(const Figures& figures, std::optional<std::uint64_t> seed) {
   if (seed) std::cerr << "seed                 " << *seed << '\n';
 }
 
+/// Prints a line for each way in which the logits of a text are computed. @throws std::runtime_error if bits differ.
+void print_bits(const Transformer& network, const Tokens& tokens, const attn::Options& options) {
+  Index differing = 0;
+  std::cout << "\n\nlogits of " << tokens.size() << " tokens\n";
+  for (const Served& served : served_in_all_ways(network, tokens, options)) {
+    std::cout << std::left << std::setw(24) << served.how << std::right << std::hex << std::setw(16)
+              << std::setfill('0') << served.hash << std::dec << std::setfill(' ') << '\n';
+    differing += served.differing;
+  }
+  if (!std::cout.flush()) throw std::runtime_error("standard output cannot be written");
+  if (differing > 0) throw std::runtime_error("the bits of " + std::to_string(differing) + " rows differ");
+}
+
 void run(const Request& request) {
   SamplerOptions options = request.sampler;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -101,10 +116,11 @@ void run(const Request& request) {
                                        " tokens, more than the network's seq_len of " + std::to_string(config.seq_len));
 
   Context context(config, cache_of(request, config, steps));
-  const Figures figures = generate(
-      network, tokenizer, sampler, prompt, context,
-      {.steps = steps, .token_by_token = request.token_by_token, .attention = {.executor = executor_of(request)}},
-      write);
+  const attn::Options attention{.executor = executor_of(request), .row_invariant = request.same_bits};
+  const Figures figures =
+      generate(network, tokenizer, sampler, prompt, context,
+               {.steps = steps, .token_by_token = request.token_by_token, .attention = attention}, write);
+  if (request.same_bits) print_bits(network, figures.tokens, attention);
   print(figures, request.seed || options.temperature == 0 ? std::nullopt : std::optional(options.seed));
 }
 
@@ -137,6 +153,9 @@ void add_options(CLI::App& app, Request& request) {
       ->check(whole_number(1, 1024))
       ->option_text("NUMBER");
   app.add_flag("--token-by-token", request.token_by_token, "Process the prompt token by token instead of in one chunk");
+  app.add_flag("--same-bits", request.same_bits,
+               "Make the bits of a token independent of how it is computed, and then print a hash of all logits for "
+               "prompts, chunks, single tokens, pages, batches and drafts");
 }
 
 }  // namespace

@@ -7,13 +7,21 @@
 
 namespace tinystories {
 
-Context::Context(const Config& config, const CacheOptions& options) : capacity_(options.capacity) {
+Context::Context(const Config& config, const CacheOptions& options)
+    : capacity_(options.capacity), batch_(options.batch) {
   for (Index layer = 0; layer < config.n_layers; ++layer) layers_.emplace_back(config, options);
+}
+
+void Context::truncate(Index length) {
+  for (LayerCache& layer : layers_) layer.truncate(length);
 }
 
 Matrix Transformer::forward(std::span<const Index> tokens, Context& context, const attn::Options& options,
                             const Observer& observer) const {
-  const Index n = static_cast<Index>(tokens.size());
+  const Index all = static_cast<Index>(tokens.size()), n = all / context.batch();
+  if (all % context.batch() != 0)
+    throw std::invalid_argument("forward: " + std::to_string(all) + " tokens for " + std::to_string(context.batch()) +
+                                " sequences");
   if (n == 0 || n > context.capacity() - context.length())
     throw std::invalid_argument("forward: " + std::to_string(n) + " tokens after " + std::to_string(context.length()) +
                                 " do not fit in a context of " + std::to_string(context.capacity()));
@@ -21,36 +29,36 @@ Matrix Transformer::forward(std::span<const Index> tokens, Context& context, con
   for (Index l = 0; l < config().n_layers; ++l) {
     attend(x, l, context, options, observer);
     const LayerWeights weights = checkpoint_.layer(l);
-    x += feed_forward(rms_norm(x, weights.rms_ffn), weights.w1, weights.w2, weights.w3);
+    x += feed_forward(rms_norm(x, weights.rms_ffn), weights.w1, weights.w2, weights.w3, options);
   }
   return rms_norm(x, checkpoint_.rms_final());
 }
 
-Matrix Transformer::logits(const Eigen::Ref<const Matrix>& states) const {
-  return states * checkpoint_.classifier().transpose();
+Matrix Transformer::logits(const Matrix& states, const attn::Options& options) const {
+  return linear(states, checkpoint_.classifier(), options);
 }
 
 void Transformer::attend(Matrix& x, Index layer, Context& context, const attn::Options& options,
                          const Observer& observer) const {
   const Config& c = config();
   const LayerWeights weights = checkpoint_.layer(layer);
-  const Index n = x.rows(), first = context.layer(layer).length();
+  const Index batch = context.batch(), n = x.rows() / batch, first = context.layer(layer).length();
   const Matrix normalised = rms_norm(x, weights.rms_att);
-  const Matrix q = normalised * weights.wq.transpose();
-  const Matrix k = normalised * weights.wk.transpose();
-  const Matrix v = normalised * weights.wv.transpose();
-  Matrix out(n, c.dim);
+  const Matrix q = linear(normalised, weights.wq, options);
+  const Matrix k = linear(normalised, weights.wk, options);
+  const Matrix v = linear(normalised, weights.wv, options);
+  Matrix out(x.rows(), c.dim);
 
   const auto heads = [&](const Matrix& rows, Index count) {
-    return attn::bshd(rows.data(), 1, n, count, c.head_dim());
+    return attn::bshd(rows.data(), batch, n, count, c.head_dim());
   };
   LayerCache& cache = context.layer(layer);
   cache.append(heads(k, c.n_kv_heads), heads(v, c.n_kv_heads));
-  cache.attend(attn::bshd(out.data(), 1, n, c.n_heads, c.head_dim()), heads(q, c.n_heads), options);
+  cache.attend(attn::bshd(out.data(), batch, n, c.n_heads, c.head_dim()), heads(q, c.n_heads), options);
   if (observer)
     observer(
         {layer, first, heads(q, c.n_heads), heads(k, c.n_kv_heads), heads(v, c.n_kv_heads), heads(out, c.n_heads)});
-  x += out * weights.wo.transpose();
+  x += linear(out, weights.wo, options);
 }
 
 Matrix Transformer::embedded(std::span<const Index> tokens) const {

@@ -13,6 +13,7 @@
 
 #include "attn/rope.h"
 #include "generate.h"
+#include "same_bits.h"
 
 namespace {
 
@@ -117,6 +118,18 @@ TEST_P(TrainedNetwork, WritesTheRestOfTheExpectedText) {
   const Figures figures = generate_text(prompt, text);
   EXPECT_EQ(figures.prompt_tokens + figures.new_tokens, kTokens + 1);
   EXPECT_EQ(text, trained_->text);
+}
+
+TEST_P(TrainedNetwork, LogitsHaveTheSameBitsInAllWays) {
+  const Tokens some(trained_->tokens.begin(), trained_->tokens.begin() + 120);
+  attn::Options invariant = options();
+  invariant.row_invariant = true;
+  for (const Served& served : served_in_all_ways(trained_->network, some, invariant))
+    EXPECT_EQ(served.differing, 0) << served.how;
+  // The control: otherwise some differ.
+  Index differing = 0;
+  for (const Served& served : served_in_all_ways(trained_->network, some, options())) differing += served.differing;
+  EXPECT_GT(differing, 0);
 }
 
 TEST_P(TrainedNetwork, LogitsMatchDoublePrecision) {

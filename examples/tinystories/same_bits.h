@@ -1,0 +1,25 @@
+// Computes the logits of a text in many ways, which all give the same bits with attn::Options::row_invariant.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tokenizer.h"
+#include "transformer.h"
+
+namespace tinystories {
+
+/// The logits of all tokens of a text, computed in one way.
+struct Served {
+  std::string how;
+  std::uint64_t hash;  // of their bits (FNV-1a)
+  Index differing;     // rows whose bits differ from those of the first way
+};
+
+/// Computes the logits of all tokens of a text: in one prompt, in chunks, token by token, from pages, in a batch with
+/// other texts, and as drafts that are verified.
+/// @throws std::invalid_argument if there are no tokens.
+std::vector<Served> served_in_all_ways(const Transformer& network, const Tokens& tokens, const attn::Options& options);
+
+}  // namespace tinystories
