@@ -133,13 +133,14 @@ struct Options {
   ///
   /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group tokens,
   /// and nothing is rounded to bfloat16 or multiplied in integers. Prompts in float take no longer. Single queries take
-  /// 0.7 to 2 times as long from memory, depending on how many heads share a key head, and 2 to 5.4 times in the cache
+  /// 0.7 to 2 times as long from memory, depending on how many heads share a key head, and 2 to 9 times in the cache
   /// (see bench/README.md).
   ///
-  /// A kv_offset must be a multiple of 16. With accumulate, bits still depend on how the keys are divided into calls.
-  /// If a lambda's products and sums can be fused in several ways (a * b - c * d), the compiler may choose differently
-  /// for whole vectors and for single pairs; -ffp-contract=off prevents that. Recurrent forms and mpi::Ring sum in an
-  /// order of their own, and throw std::invalid_argument.
+  /// A kv_offset must be a multiple of 16. With accumulate, bits still depend on how the keys are divided into calls. In
+  /// float and double, AVX2, AVX-512 and 64-bit ARM give the same bits. If the products and sums of a lambda can be
+  /// fused in several ways (a * b - c * d), the compiler may choose differently for whole vectors and for single pairs;
+  /// -ffp-contract=off prevents that. Recurrent forms and mpi::Ring sum in an order of their own, and throw
+  /// std::invalid_argument.
   bool row_invariant = false;
 };
 
