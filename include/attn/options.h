@@ -139,7 +139,7 @@ struct Options {
   /// A kv_offset must be a multiple of 16. With accumulate, bits still depend on how the keys are divided into calls. In
   /// float and double, AVX2, AVX-512 and 64-bit ARM give the same bits. If the products and sums of a lambda can be
   /// fused in several ways (a * b - c * d), the compiler may choose differently for whole vectors and for single pairs;
-  /// -ffp-contract=off prevents that. Recurrent forms and mpi::Ring sum in an order of their own, and throw
+  /// -ffp-contract=off prevents that. Recurrent forms and mpi::Ring sum in their own order, and throw
   /// std::invalid_argument.
   bool row_invariant = false;
 };
