@@ -124,14 +124,15 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
     for (int i = 0; i < workers; ++i) free.emplace(begins[static_cast<std::size_t>(i)], i);
     const auto tasks = region.tasks.size(), shares = std::min(tasks, static_cast<std::size_t>(workers));
     std::vector<std::size_t> next;
-    for (std::size_t i = 0; i < shares; ++i) next.push_back(tasks * i / shares);
+    const auto share_begins = [&](std::size_t i) { return tasks / shares * i + std::min(i, tasks % shares); };
+    for (std::size_t i = 0; i < shares; ++i) next.push_back(share_begins(i));
     double last = 0, sum = 0;
     for (std::size_t done = 0; done < tasks; ++done) {
       const auto [begin, worker] = free.top();
       free.pop();
       auto share = static_cast<std::size_t>(worker) % shares;
       const auto own = share;
-      while (next[share] == tasks * (share + 1) / shares) share = (share + 1) % shares;
+      while (next[share] == share_begins(share + 1)) share = (share + 1) % shares;
       const double task = region.tasks[next[share]++];
       const double end = begin + (share == own ? 0 : costs.transfer) + task;
       free.emplace(end, worker);

@@ -3,7 +3,7 @@
 # Fails unless every function of attn::detail that both programs have contains the same number of fused multiply-adds in
 # both. One is compiled with -ffp-contract=off, the other with =fast: a function with more of them in the second leaves a
 # product and a sum to the compiler. Unlike comparing results, this sees instruction sets that the processor lacks. Loops
-# over mods are left out: there the compiler chooses, as in functions of programs.
+# over mods are left out: they inline the caller's lambdas, which the compiler may fuse as it likes.
 if(NOT OBJDUMP)
   set(OBJDUMP objdump)
 endif()
@@ -51,8 +51,8 @@ foreach(line IN LISTS lines_B)
     endif()
   endif()
 endforeach()
-if(fused EQUAL 0)
-  message(FATAL_ERROR "no fused operation in ${functions} functions: the disassembly was not understood")
+if(functions LESS 300 OR fused LESS 1000) # 785 and 5768 with g++ 12
+  message(FATAL_ERROR "only ${fused} fused operations in ${functions} functions: the disassembly was not understood")
 endif()
 if(differ)
   message(FATAL_ERROR "fused operations of -ffp-contract=off and =fast differ in:${differ}")

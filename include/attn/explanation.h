@@ -12,8 +12,8 @@ namespace attn {
 
 /// Says whether the matrix unit for bf16 (AMX) computes the products of a call, and if not, why not.
 enum class Amx {
-  /// No: query, key or value is not bf16 and Options::compute does not allow rounding, the scale is below 2^-64, or the
-  /// scores are additive or the weights sigmoids.
+  /// No: query, key or value is not bf16 and Options::compute does not allow rounding, the scale is below 2^-64, the
+  /// scores are additive or the weights sigmoids, or Options::row_invariant is set.
   unsupported,
   /// No: single queries use it only if heads share their keys and values, and these are bf16 with a row size that is a
   /// multiple of 64 bytes.
@@ -27,7 +27,7 @@ enum class Amx {
 constexpr std::string_view to_string(Amx amx) {
   switch (amx) {
     case Amx::unsupported:
-      return "not for this scalar type, scale or kind of score";
+      return "not for this scalar type, scale or kind of score, or with row_invariant";
     case Amx::not_for_single_queries:
       return "not for single queries";
     case Amx::unavailable:

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -147,7 +149,9 @@ class PassTasks {
 
  private:
   Pass<T> joined(const Pass<T>& pass, const ChosenKernels<T>& kernels) {
-    return kernels.row_invariant && JoinedHeads<T>::can_join(pass) ? joined_.emplace(pass).pass() : pass;
+    if (!kernels.row_invariant || !JoinedHeads<T>::can_join(pass)) return pass;
+    joined_ = std::make_unique<JoinedHeads<T>>(pass);
+    return joined_->pass();
   }
 
   template <class Use>
@@ -199,7 +203,7 @@ class PassTasks {
     return kv_bytes > (share_keys && !pages_cut_tiles ? 3 * kMiB : 8 * kMiB);
   }
 
-  std::optional<JoinedHeads<T>> joined_;
+  std::unique_ptr<JoinedHeads<T>> joined_;  ///< null if the heads are not joined; plans have one PassTasks per sequence
   PassContext<T> pass_;
   const Problem& problem_;
   QueryTiles<T> tiles_;
@@ -233,7 +237,7 @@ class Plan {
       const double share = flops > 0 ? pass.flops() / flops : 1;
       cuts_.add(pass, static_cast<Index>(std::max(std::min(std::ceil(2 * share * workers), workers), 1.0)));
     }
-    // The longest tasks come first, so that no worker finishes long after the others.
+    // The longest tasks come first, so that no worker finishes long after the others; see run().
     if (passes.size() > 1)
       std::sort(cuts().begin(), cuts().end(), [](const Cut& a, const Cut& b) {
         const double of_a = a.flops_of_task(), of_b = b.flops_of_task();
@@ -259,7 +263,12 @@ class Plan {
     SmallMemory own;
     if (given.data() == nullptr && Workspace::needed(bytes_, workers, partials_) <= own.kBytes) given = own.bytes;
     const Workspace workspace(bytes_, workers, given, partials_);
-    workers_->run(tasks_, [&](Index task, int worker) {
+    // Workers begin with shares of neighbouring tasks. If tasks differ much, one share would have all the long ones, so
+    // workers then take tasks in order instead.
+    const bool in_order = cuts().front().flops_of_task() > 2 * cuts().back().flops_of_task();
+    std::atomic<Index> next{0};
+    workers_->run(tasks_, [&](Index number, int worker) {
+      const Index task = in_order ? next++ : number;
       const Cut& cut = of(task, &Cut::first_task);
       cut.pass->run(cut.partition, task - cut.first_task, workspace.of(worker), workspace.shared() + cut.partials);
     });

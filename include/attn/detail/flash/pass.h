@@ -48,7 +48,8 @@ struct PassContext : Pass<T> {
   Range visited(const QueryTile& queries) const {
     Range keys = visited_keys(tensors, mods, queries);
     // Kernels sum that many weights at a time. A key that another query of the tile sees must not shift these groups.
-    if (kernels.row_invariant) keys.begin -= std::min((keys.begin + first_position()) % kSummedKeys, keys.begin);
+    if (kernels.row_invariant)
+      keys.begin -= std::min(floor_mod(keys.begin + first_position(), kSummedKeys), keys.begin);
     return keys;
   }
   Coverage coverage(const QueryTile& queries, const Range& visited, const Range& keys) const {

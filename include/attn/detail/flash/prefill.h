@@ -2,13 +2,19 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/pass.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
+
+/// The number of the stretch that a key belongs to.
+constexpr Index stretch_at(Index position) { return floor_div(position, kStretch * kKeyTile); }
+constexpr Index kNoStretch = std::numeric_limits<Index>::min();
 
 /// Splits the keys of a pass into tiles, and loads them: kernels read a tile in the caller's memory if they can,
 /// otherwise it is packed.
@@ -47,7 +53,7 @@ class PrefillTiles {
     if (format_.keys > 1 && !all.empty())
       all = {all.begin / kKeyTile * kKeyTile, std::min(padded(all.end, kKeyTile), problem_.kv_len)};
     for (Index j = all.begin, end; j < all.end; j = end) {
-      end = std::min(j + kKeyTile - (aligned_ ? (j + first_position_) % kKeyTile : 0), all.end);
+      end = std::min(j + kKeyTile - (aligned_ ? floor_mod(j + first_position_, kKeyTile) : 0), all.end);
       visit(Range{j, end});
     }
   }
@@ -114,7 +120,8 @@ class PrefillTiles {
                           .arranged = format.arranges_values ? value_row : 0,
                           .weights = format.defers_value_product ? queries / format.per_number() : 0,
                           .chunk = has_queries ? whole : keys,
-                          .totals = has_totals(first_position_ + problem_.kv_len)},
+                          .totals = problem_.kv_len > 0 &&
+                                    stretch_at(first_position_) != stretch_at(first_position_ + problem_.kv_len - 1)},
                          tiles);
   }
 
@@ -153,7 +160,7 @@ class PrefillState {
         value_{},
         first_(0),
         waiting_(0),
-        stretch_(-1),
+        stretch_(kNoStretch),
         has_totals_(false) {
     load_queries();
     if (pass.tensors.score) m_.score_weight = pass.tensors.score->of(of.head);
@@ -172,8 +179,8 @@ class PrefillState {
   void add_keys(const KvTile& tile, Coverage coverage, bool by_selection, const PrefetchPlan& ahead) {
     const Index count = tile.keys.size(), v_dim = problem().v_dim;
     const bool modded = pass_->changes_scores(coverage);
-    const Index stretch = (tile.keys.begin + pass_->first_position()) / (kStretch * kKeyTile);
-    if (stretch_ >= 0 && stretch_ != stretch) end_stretch();
+    const Index stretch = stretch_at(pass_->first_position() + tile.keys.begin);
+    if (stretch_ != kNoStretch && stretch_ != stretch) end_stretch();
     stretch_ = stretch;
     TileMemory<T> m = m_;
     m.weights = weights_of(tile.first);
@@ -300,7 +307,7 @@ class PrefillState {
   Rows<T> value_;     ///< values whose weights are pending
   Index first_;       ///< row of the first of these in the chunk
   Index waiting_;     ///< number of these values
-  Index stretch_;     ///< number of the current stretch of keys; -1 before the first key
+  Index stretch_;     ///< number of the current stretch of keys
   bool has_totals_;   ///< whether an earlier stretch has ended
 };
 

@@ -58,6 +58,7 @@ struct BackwardKernels {
   }
 
   static constexpr Index kPanel = kMaxColumns * kLanes;
+  static_assert(kKeyTile % kPanel == 0, "blocks of columns begin with a panel");
 
   /// Packs `count` rows of `dim` elements, times a factor, as panels: the first kPanel columns of all rows back to
   /// back, then the next kPanel. The last panel is only as wide as needed, in whole vectors, and padded with zeros. A

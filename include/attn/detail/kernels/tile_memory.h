@@ -27,6 +27,7 @@ constexpr Index kMaxRows = 8;
 
 /// Keys whose weights a tile's softmax sums before it adds the sum to that of the tile.
 constexpr Index kSummedKeys = 16;
+static_assert(kSummedKeys == 16 && kKeyTile % kSummedKeys == 0, "make_problem() checks kv_offset for it");
 
 /// Tiles of keys in a stretch. `out` is accumulated over a tile first, then over a stretch, then over all stretches
 /// with compensated summation, so that many small weights are not lost one by one beside a large one. The error is that

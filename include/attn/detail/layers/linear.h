@@ -24,7 +24,7 @@ struct Linear {
   Index outputs;
 
   /// Maps all tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
-  /// executor, instruction set and `compute` are used. `memory` has the size bytes(), or is empty; the call then
+  /// executor, instruction set, `compute` and row_invariant are used. `memory` has the size bytes(), or is empty; the call then
   /// allocates.
   void operator()(const T* x, T* y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
     run<kDType == DType::native>(readable(x, inputs), y, tokens, options, memory);
@@ -89,8 +89,8 @@ struct Linear {
     // With few tokens, as in decoding, reading the weight from memory takes most of the time. The kernels for single
     // queries read it once for all tokens.
     const bool few = tokens <= kQueriesAtATime && !options.row_invariant;
-    const ChosenKernels<Number> kernels =
-        choose_kernels_for<Number, kNative>(options, bf16_products(options.compute, {kDType}));
+    const ChosenKernels<Number> kernels = choose_kernels_for<Number, kNative>(
+        options, options.row_invariant ? Bf16Products::none : bf16_products(options.compute, {kDType}));
     const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;
     const QueryTiles<Number> tiles(family, tokens, false);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);

@@ -132,7 +132,7 @@ struct LinearGradients {
     Number* const panels = reinterpret_cast<Number*>(workspace.shared());
     const auto memory_of = [&](int worker) { return reinterpret_cast<Number*>(workspace.of(worker)); };
 
-    // A task packs few tokens, all of which its worker is likely to have computed in the call before.
+    // Each task packs a few tokens, most likely those that the same worker computed in the previous call.
     const Index packs = ceil_div(tokens.count, kPacked),
                 panels_of_row = std::max<Index>(ceil_div(inputs, kernels.panel), 1),
                 cuts = std::clamp<Index>(workers.count() / packs, 1, panels_of_row);
@@ -152,7 +152,7 @@ struct LinearGradients {
       }
     });
 
-    // A task reads its share of the inputs and outputs of all tokens, which is least if it has as many of both.
+    // Each task reads its inputs and outputs for all tokens; square blocks read least.
     constexpr Index kTasksPerWorker = 2;
     const Index blocks = ceil_div(inputs, kKeyTile),
                 wanted = workers.count() == 1 ? 1 : kTasksPerWorker * workers.count();

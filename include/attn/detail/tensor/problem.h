@@ -126,8 +126,9 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
           "the bias of a sigmoid must be finite in the scalar type of the tensors, but is ",
           p.sigmoid_bias.value_or(0));
   p.row_invariant = options.row_invariant;
-  require(!p.row_invariant || p.kv_offset % 16 == 0,
-          "row_invariant needs a kv_offset that is a multiple of 16, but it is ", p.kv_offset);
+  constexpr Index kMultiple = 16;  // kSummedKeys, which kernels define
+  require(!p.row_invariant || p.kv_offset % kMultiple == 0, "row_invariant needs a kv_offset that is a multiple of ",
+          kMultiple, ", but it is ", p.kv_offset);
   require(options.compute == Compute::native || sizeof(T) == sizeof(float),
           "compute = bf16 is for float or 16-bit tensors, but these have ", sizeof(T), " bytes per element");
   return p;
