@@ -89,8 +89,8 @@ struct Prediction {
   int wakes = 0;
 };
 
-/// Predicts the time of a call. Each worker has a share of neighbouring tasks, and then takes tasks of the workers after
-/// it. `asleep`: the helpers sleep when the first region begins; those that it wakes spin until the next.
+/// Predicts the time of a call. Each worker has a share of neighbouring tasks, and then takes tasks of the workers
+/// after it. `asleep`: the helpers sleep when the first region begins; those that it wakes spin until the next.
 inline Prediction predict(const std::vector<Region>& regions, bool asleep, const PoolCosts& costs) {
   constexpr int kWakesOfEach = 4;
   constexpr double kMicrosecondsToWake = 15;

@@ -99,7 +99,8 @@ class RingCall : public CallInputs<Q, K, V> {
       require(options.workspace.data() == nullptr,
               "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
               " bytes");
-      require(!options.row_invariant, "row_invariant: a Ring merges the results of ranks, so bits depend on the layout");
+      require(!options.row_invariant,
+              "row_invariant: a Ring merges the results of ranks, so bits depend on the layout");
       terms = terms_of<M>(operation, own, options);
       terms.set(Terms::q_type, static_cast<int>(q.dtype()));
       terms.set(Terms::k_type, static_cast<int>(k.dtype()));
