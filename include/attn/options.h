@@ -125,24 +125,24 @@ struct Options {
   Normaliser normaliser = {};
 
   /// Makes the bits of a row of `out` and of `lse` depend on nothing but its query, the keys and values that it may
-  /// see, their positions, its batch element and head where mods use them, the mods, the scale, the scalar types and the
-  /// instruction set. So a token gets the same bits in a prompt, in chunks of any length, on its own, in any batch,
-  /// beside any other heads, in a tensor or in a cache with any pages and capacity, and with any executor. This holds
-  /// for attention() and attention_into(), over tensors and caches, additive_attention(), linear_into() and
+  /// see, their positions, its batch element and head where mods use them, the mods, the scale, the scalar types and
+  /// the instruction set. So a token gets the same bits in a prompt, in chunks of any length, on its own, in any
+  /// batch, beside any other heads, in a tensor or in a cache with any pages and capacity, and with any executor. This
+  /// holds for attention() and attention_into(), over tensors and caches, additive_attention(), linear_into() and
   /// MultiHeadAttention, but not for gradients, attention_jvp(), attention weights and the naive path. Recurrent forms
   /// and mpi::Ring are not supported and throw std::invalid_argument.
   ///
-  /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group tokens,
-  /// and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float take no
-  /// longer. Single queries take 0.7 to 2 times as long from memory, depending on how many heads share a key head, and 2
-  /// to 8 times in the cache; up to eight queries take 1 to 2 times as long (see bench/README.md). The workspace also
-  /// depends on sinks, dropout and kv_offset.
+  /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group
+  /// tokens, and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float
+  /// take no longer. Single queries take 0.7 to 2 times as long from memory, depending on how many heads share a key
+  /// head, and 2 to 8 times in the cache; up to eight queries take 1 to 2 times as long (see bench/README.md). The
+  /// workspace also depends on sinks, dropout and kv_offset.
   ///
   /// A kv_offset must be a multiple of 16. Exceptions: with accumulate, bits depend on how the keys are divided into
   /// calls. A cache rotates keys by their distance to kv_offset, so that the bits depend on it. 16-bit layers with a
-  /// rope round rotated queries without a cache, but not with one. If a lambda adds a product to something, g++ may fuse
-  /// the two for single pairs and not for whole vectors, or the reverse; on x86, -ffp-contract=off prevents that and
-  /// does not affect the kernels.
+  /// rope round rotated queries without a cache, but not with one. If a lambda adds a product to something, g++ may
+  /// fuse the two for single pairs and not for whole vectors, or the reverse; on x86, -ffp-contract=off prevents that
+  /// and does not affect the kernels.
   ///
   /// Without ropes and score mods, AVX2, AVX-512 and 64-bit ARM give the same bits of `out` in float and double.
   bool row_invariant = false;

@@ -26,8 +26,8 @@ inline bool inside_openmp_region() { return false; }
 ///
 /// Each worker begins with its own share, which is a run of neighbouring tasks, and then takes tasks of the workers
 /// after it. So a thread usually works on the same rows in one call after another, and they are still in its caches.
-/// With one counter for all workers, a single query over 8 heads of 1024 keys took 16 threads (each with an L2 of 2 MiB)
-/// 1.6 times as long, and a training step of a small GPT took 8 threads 1.15 times as long.
+/// With one counter for all workers, a single query over 8 heads of 1024 keys took 16 threads (each with an L2 of 2
+/// MiB) 1.6 times as long, and a training step of a small GPT took 8 threads 1.15 times as long.
 class SharedCall {
  public:
   SharedCall(TaskRef task, Index tasks, int workers)
