@@ -37,7 +37,7 @@ macro(attn_rounds)
   in_rounds(release 3 bench_compile_time bench_mods bench_phases bench_small)
 
   # properties_test and tensor_views_test are in every round.
-  in_rounds(asan 0 extremes_test half_test sweep_bfloat16_test sweep_float_test tensor_test)
+  in_rounds(asan 0 extremes_test half_test row_invariant_test sweep_bfloat16_test sweep_float_test tensor_test)
   in_rounds(asan 1 adjacent_heads_test backward_matrix_unit_test gathered_test kv_attention_test kv_cache_test kv_dots_test
             kv_errors_test kv_quantised_test kv_view_test unshared_query_test merge_test paged_kv_operations_test weights_test)
   in_rounds(asan 2 backward_sweep_float_test backward_test dropout_test jvp_test ring_test)
@@ -52,7 +52,7 @@ macro(attn_rounds)
 
   # One emulated build per round. The others compile and run an example.
   in_rounds(aarch64 0 backward_test explain_loops_test explain_test extremes_test internals_test kv_attention_test masks_test)
-  in_rounds(aarch64 2 kv_cache_test kv_quantised_test mod_test poison_test rope_test sweep_float_test)
+  in_rounds(aarch64 2 kv_cache_test kv_quantised_test mod_test poison_test rope_test row_invariant_test sweep_float_test)
   in_rounds(riscv64 1 golden_test half_test masks_test)
   in_rounds(aarch64-clang 3 golden_test half_test internals_test kv_cache_test masks_test)
 
