@@ -209,7 +209,9 @@ TEST_F(Generate, ContinuesAPrompt) {
     EXPECT_EQ(figures.prompt_tokens, 4);
     EXPECT_EQ(figures.new_tokens, 1);
     EXPECT_EQ(fed_, 5);
-    EXPECT_EQ(counting_->runs, token_by_token ? 5 : 2) << "the prompt's four tokens or one chunk, then one more token";
+    // A forward pass runs seven linear maps and the attention of its only layer, and logits are one more.
+    EXPECT_EQ(counting_->runs, (token_by_token ? 5 : 2) * 8 + 2)
+        << "the prompt's four tokens or one chunk, then one more token";
     EXPECT_EQ(run("ab", 4, token_by_token).new_tokens, 1) << "the prompt may take all steps";
   }
 }
