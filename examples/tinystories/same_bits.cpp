@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <span>
 #include <stdexcept>
+#include <utility>
 
 namespace tinystories {
 

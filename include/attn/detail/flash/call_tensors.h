@@ -262,15 +262,14 @@ void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width
 /// The kernels of a call.
 template <class T>
 ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  const bool row_invariant = tensors.problem.row_invariant;
+  const Problem& problem = tensors.problem;
   const auto without_products = [&](const KernelFamily<T>& family) -> ChosenKernels<T> {
-    return {family, family, vectors_of(isa_of(options)), Amx::unsupported, nullptr, row_invariant};
+    return {family, family, vectors_of(isa_of(options)), Amx::unsupported};
   };
   if (tensors.score) return without_products(tensors.score->family);
-  if (tensors.problem.sigmoid_bias) return without_products(tensors.kernels->sigmoids(vectors_of(isa_of(options))));
+  if (problem.sigmoid_bias) return without_products(tensors.kernels->sigmoids(vectors_of(isa_of(options))));
   // The bf16 kernels of a tile sum the weights of several tiles of keys before they round, depending on all its rows.
-  if (row_invariant) return without_products(tensors.kernels->choose(options, Bf16Products::none).family);
-  const Problem& problem = tensors.problem;
+  if (problem.row_invariant) return without_products(tensors.kernels->choose(options, Bf16Products::none).family);
   ChosenKernels<T> kernels = tensors.kernels->choose(
       options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
   const IsaParts parts = parts_of(isa_of(options));

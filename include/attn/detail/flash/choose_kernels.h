@@ -23,7 +23,6 @@ struct ChosenKernels {
   VectorSet vectors;                      ///< of `full_precision`, and of the mods
   Amx amx;
   const DotKernels<T>* dots = nullptr;  ///< for single queries over 8-bit keys and values; null: none
-  bool row_invariant = false;           ///< see Options::row_invariant
 
   bool on_matrix_unit() const { return amx == Amx::used; }
   bool in_bf16() const { return family.format.dtype == DType::bf16; }  ///< by the matrix unit or by vectors
@@ -35,7 +34,7 @@ struct ChosenKernels {
   /// took 0.49. The matrix unit is faster from two queries on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
-    if (row_invariant) return 0;
+    if (problem.row_invariant) return 0;
     if (on_matrix_unit()) return 1;
     const Index lanes = full_precision.by_vectors[0].queries;
     return problem.kv_len >= kLeastKeys && problem.head_dim >= kLeastVectors * lanes ? std::max(kFew, lanes / 2) : kFew;

@@ -30,7 +30,7 @@ class PassTasks {
  public:
   /// `kv_bytes`: the size of all keys and values that the call reads, in this pass and in those that run with it.
   PassTasks(const Pass<T>& pass, const ChosenKernels<T>& kernels, double kv_bytes)
-      : pass_{joined(pass, kernels), kernels},
+      : pass_{joined(pass), kernels},
         problem_(pass_.tensors.problem),
         tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(problem_),
                pass_.tensors.most_queries),
@@ -121,7 +121,7 @@ class PassTasks {
     e.keys_per_tile = kKeyTile;
     e.query_tiles += query_tiles();
     e.few_queries = pass_.kernels.few_queries(problem_);
-    e.row_invariant = pass_.kernels.row_invariant;
+    e.row_invariant = problem_.row_invariant;
     with_loop([&](const auto& loop) {
       e.packs_keys |= loop.packs_keys();
       e.packs_values |= loop.packs_values();
@@ -148,8 +148,8 @@ class PassTasks {
   }
 
  private:
-  Pass<T> joined(const Pass<T>& pass, const ChosenKernels<T>& kernels) {
-    if (!kernels.row_invariant || !JoinedHeads<T>::can_join(pass)) return pass;
+  Pass<T> joined(const Pass<T>& pass) {
+    if (!pass.tensors.problem.row_invariant || !JoinedHeads<T>::can_join(pass)) return pass;
     joined_ = std::make_unique<JoinedHeads<T>>(pass);
     return joined_->pass();
   }

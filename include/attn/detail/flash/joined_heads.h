@@ -61,7 +61,7 @@ class JoinedHeads {
       each(tile, [&](const Tile& one, Index i) { mods_->apply(vectors, scores + i, stride, one, masked); });
     }
     long double kept_factor() const override { return 1; }
-    void drop_weights(VectorSet, T*, WeightOrder, Index, const Tile&) const override {}
+    void drop_weights(VectorSet, T*, WeightOrder, Index, const Tile&) const override {}  // there is no dropout
 
    private:
     /// Calls use(tile of a single query, its number in the tile).

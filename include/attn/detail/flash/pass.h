@@ -42,13 +42,13 @@ struct PassContext : Pass<T> {
   const Problem& problem() const { return tensors.problem; }
 
   /// The position of key row 0 as far as it decides where sums over keys begin.
-  Index first_position() const { return kernels.row_invariant ? problem().kv_offset : 0; }
+  Index first_position() const { return problem().row_invariant ? problem().kv_offset : 0; }
 
   /// The keys worth visiting for some queries, and how much of a tile of keys is kept.
   Range visited(const QueryTile& queries) const {
     Range keys = visited_keys(tensors, mods, queries);
     // Kernels sum that many weights at a time. A key that another query of the tile sees must not shift these groups.
-    if (kernels.row_invariant)
+    if (problem().row_invariant)
       keys.begin -= std::min(floor_mod(keys.begin + first_position(), kSummedKeys), keys.begin);
     return keys;
   }

@@ -37,7 +37,7 @@ class PrefillTiles {
       : tensors_(pass.tensors),
         problem_(pass.problem()),
         format_(pass.kernels.family.format),
-        aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered() || pass.kernels.row_invariant),
+        aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered() || problem_.row_invariant),
         first_position_(pass.first_position()) {}
 
   bool packs_keys() const { return packs(format_, tensors_.k); }
