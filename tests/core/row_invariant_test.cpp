@@ -69,7 +69,7 @@ struct Cut {
   Index batch, element;  ///< the prompt is this element of a batch
 };
 
-constexpr int kMods = 10;
+constexpr int kMods = 11;
 /// Calls use(mods, window) with mods for some heads. All are causal; with a window, rows see that many earlier keys.
 template <class Use>
 void with_mods(int which, Index heads, const Use& use) {
@@ -101,6 +101,8 @@ void with_mods(int which, Index heads, const Use& use) {
       return use(causal() | dropout(0.3, 17), Index(-1));
     case 8:
       return use(fixed_sparse(32, 8), Index(-1));
+    case 9:  // a product is added to another
+      return use(softcap(3) | alibi(slopes) | causal(), Index(-1));
     default:
       return use(strided_sparse(8), Index(-1));
   }

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attn/detail/base/unfused.h"
 #include "attn/detail/mods/grouping/grouped_mask.h"
 #include "attn/detail/mods/pair_grid.h"
 #include "attn/detail/simd/softmax_state.h"
@@ -90,10 +91,12 @@ class BoundMods {
   /// Returns the mods of a batch element, which are the same for all; see CallMods.
   const BoundMods& of(Index) const { return *this; }
 
+  /// Applies the score mods, left to right. What one mod returns is not fused with a sum of the next, so that the loops
+  /// over whole vectors and over single pairs give the same bits.
   template <class X>
   X score(X x, const Position& p) const {
     each([&](const auto& mod) {
-      if constexpr (is_score<std::remove_cvref_t<decltype(mod)>>) x = static_cast<X>(mod.score(x, p));
+      if constexpr (is_score<std::remove_cvref_t<decltype(mod)>>) x = unfused(static_cast<X>(mod.score(x, p)));
     });
     return x;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/base/unfused.h"
 #include "attn/detail/tensor/dtype_view.h"
 #include "attn/rope_pairs.h"
 
@@ -52,8 +53,8 @@ class Rotation {
   void rotate(const RowsToRead& from, const RowsToWrite& to, Index dim, Index token = 0) const {
     each_pair(token, [&](Index a, Index b, T cos, T sin) {
       const T x = load_number<T>(from, 0, a), y = load_number<T>(from, 0, b);
-      store_number<T>(to, 0, a, rounded(cos * x) - rounded(sin * y));
-      store_number<T>(to, 0, b, rounded(sin * x) + rounded(cos * y));
+      store_number<T>(to, 0, a, unfused(cos * x) - unfused(sin * y));
+      store_number<T>(to, 0, b, unfused(sin * x) + unfused(cos * y));
     });
     for (Index i = 2 * pairs_; i < dim; ++i) store_number<T>(to, 0, i, load_number<T>(from, 0, i));
   }
@@ -62,22 +63,12 @@ class Rotation {
   void rotate(T* row, Index token) const {
     each_pair(token, [&](Index a, Index b, T cos, T sin) {
       const T x = row[a], y = row[b];
-      row[a] = rounded(cos * x) - rounded(sin * y);
-      row[b] = rounded(sin * x) + rounded(cos * y);
+      row[a] = unfused(cos * x) - unfused(sin * y);
+      row[b] = unfused(sin * x) + unfused(cos * y);
     });
   }
 
  private:
-  /// Returns a product that the compiler does not fuse with a sum: it might fuse either of two products, and choose
-  /// differently for the two functions above.
-  static T rounded(T product) {
-#if defined(__clang__)
-    return product;  // clang fuses within one expression of the source only
-#else
-    return __builtin_assoc_barrier(product);
-#endif
-  }
-
   /// Calls visit(index, index of its partner, cos, sin) for all pairs.
   template <class Visit>
   void each_pair(Index token, const Visit& visit) const {
