@@ -24,15 +24,21 @@ inline namespace ATTN_BUILT_FOR {
 ///     out = concat(head 0, head 1, …) * W_outᵀ + b_out
 ///     head h = attention(query * W_q[h]ᵀ + b_q[h], key * W_k[h']ᵀ + b_k[h'], value * W_v[h']ᵀ + b_v[h'], mods)
 ///
-/// where h' = h / (heads / kv_heads), and W[h] are rows h * head_dim … (h + 1) * head_dim - 1 of W.
+/// where h' = h / (heads / kv_heads), and W[h] are the rows of W that belong to head h. MultiHeadConfig adds norms, a
+/// rope, further keys and a gate.
 ///
 /// Parameters have the names, shapes and row-major layout of PyTorch's nn.MultiheadAttention, so that trained ones can
-/// be loaded. With E = embed_dim and kv_E = kv_heads * head_dim (E in PyTorch, which has kv_heads = heads):
+/// be loaded. With E = embed_dim, q_E = heads * head_dim, kv_E = kv_heads * head_dim and the same for v_head_dim (all E
+/// in PyTorch, which has kv_heads = heads):
 ///
-///     in_proj_weight  (E + 2 kv_E, E)       W_q, W_k, W_v stacked, if key_dim = value_dim = embed_dim; otherwise:
-///     q_proj_weight   (E, E)    k_proj_weight  (kv_E, key_dim)    v_proj_weight  (kv_E, value_dim)
-///     in_proj_bias    (E + 2 kv_E)          b_q, b_k, b_v concatenated; only with biases
-///     out_proj.weight (E, E)    out_proj.bias  (E)
+///     in_proj_weight  (q_E + kv_E + v_E, E)   W_q, W_k, W_v stacked, if key_dim = value_dim = embed_dim; otherwise:
+///     q_proj_weight   (q_E, E)    k_proj_weight  (kv_E, key_dim)    v_proj_weight  (v_E, value_dim)
+///     in_proj_bias    (q_E + kv_E + v_E)      b_q, b_k, b_v concatenated; only with biases
+///     bias_k  (kv_E)    bias_v  (v_E)         only with add_bias_kv
+///     q_norm.weight, k_norm.weight            only with qk_norm: (head_dim), or (q_E) and (kv_E) for all heads
+///     out_proj.weight (E, heads * v_head_dim)    out_proj.bias  (E)
+///
+/// With output_gate, the projection of the query has heads * (head_dim + v_head_dim) rows.
 ///
 /// These parameters, or parts of them, can also be accessed under the names that other checkpoints use:
 ///
@@ -42,7 +48,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     o_proj.weight, o_proj.bias                     out_proj.weight, out_proj.bias
 ///
 /// Initial values are as in PyTorch: input projections Xavier-uniform (Glorot & Bengio 2010), out_proj.weight uniform
-/// in ±1/sqrt(E), biases 0. They depend on the seed and the sizes only, not on platform or thread count.
+/// in ±1/sqrt(its columns), bias_k and bias_v uniform with PyTorch's variance, biases 0, weights of norms 1. They
+/// depend on the seed and the sizes only, not on platform or thread count.
 ///
 /// T is float, double, long double, or a 16-bit float: Eigen::half, Eigen::bfloat16, or the compiler's own types. With
 /// 16-bit types, sums are float; projections and the results of the heads are rounded once each. Concurrent calls are
@@ -54,8 +61,9 @@ class MultiHeadAttention {
                 "attn: T of MultiHeadAttention<T> must be float, double, long double or a 16-bit float");
 
  public:
-  /// @throws std::invalid_argument unless embed_dim is a positive multiple of heads, heads a positive multiple of
-  /// kv_heads, and key_dim and value_dim are positive.
+  /// @throws std::invalid_argument unless all sizes are positive (0 is allowed where it selects a default), heads is a
+  /// multiple of kv_heads, and embed_dim is one of heads if head_dim is not given; if the rope has another head_dim; or
+  /// if there are both a rope and add_bias_kv.
   explicit MultiHeadAttention(const MultiHeadConfig& config) : parameters_(config) {}
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
@@ -64,8 +72,8 @@ class MultiHeadAttention {
 
   /// The configuration, with the defaults filled in.
   const MultiHeadConfig& config() const { return parameters_.config(); }
-  /// The number of features of a head: embed_dim / heads.
-  Index head_dim() const { return parameters_.head_dim(); }
+  /// The number of features of a head of query and key.
+  Index head_dim() const { return config().head_dim; }
 
   /// PyTorch's names of the parameters of this configuration.
   std::vector<std::string> parameter_names() const { return parameters_.named().names(); }
@@ -75,7 +83,8 @@ class MultiHeadAttention {
   TensorView<T, 2> weight(std::string_view name) { return parameters_.named().weight(name); }
   /// A view of a weight, read-only.
   TensorView<const T, 2> weight(std::string_view name) const { return parameters_.named().weight(name); }
-  /// A view of a bias (outputs), to read or write it in place; see weight().
+  /// A view of a bias (outputs), or of another vector such as the weight of a norm, to read or write it in place; see
+  /// weight().
   TensorView<T, 1> bias(std::string_view name) { return parameters_.named().bias(name); }
   /// A view of a bias, read-only.
   TensorView<const T, 1> bias(std::string_view name) const { return parameters_.named().bias(name); }
@@ -102,8 +111,8 @@ class MultiHeadAttention {
   /// @returns out: a Tensor<T, 3>, or a matrix if the query is one; and the other results that options request (see
   /// MultiHeadResult).
   ///
-  /// A query that keeps no key gives out_proj.bias; so does kv_len == 0. Extra memory is linear in the lengths, unless
-  /// options request the weights or the naive path.
+  /// A query that keeps no key gives out_proj.bias, unless the layer adds keys; so does kv_len == 0. Extra memory is
+  /// linear in the lengths, unless options request the weights or the naive path.
   /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
   template <class Q, detail::LayerInput K, class V, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const Q& query, const K& key, const V& value, const M& mods = {},
@@ -301,7 +310,8 @@ class MultiHeadAttention {
   template <class Config>
   Config fitted(Config sizes) const {
     sizes.kv_heads = config().kv_heads;
-    sizes.head_dim = sizes.v_dim = head_dim();
+    sizes.head_dim = config().head_dim;
+    sizes.v_dim = config().v_head_dim;
     sizes.rope = config().rope;
     return sizes;
   }

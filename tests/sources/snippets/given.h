@@ -134,6 +134,11 @@ extern attn::KvCache<float> memory;
 extern const attn::Index a, b;
 }  // namespace decoder
 
+namespace trained_model {
+attn::Tensor<float, 2> matrix(const char* name);
+Eigen::VectorXf vector(const char* name);
+}  // namespace trained_model
+
 namespace trained_layer {
 extern attn::MultiHeadAttention<float> mha;
 extern const attn::Tensor<float, 3> x, grad_out;

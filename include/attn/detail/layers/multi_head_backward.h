@@ -29,24 +29,29 @@ template <class Out, class T>
 void check_backward(const MultiHeadConfig& config, const Inputs<T>& inputs, const TensorView<const T, 3>& grad_out,
                     const MultiHeadResult<Out, T>& result) {
   const Index batch = inputs[0].dim(0), q_len = inputs[0].dim(1), kv_len = inputs[1].dim(1);
-  const Index dim = config.embed_dim / config.heads;
-  const Shape<3> joined{batch, q_len, config.embed_dim};
-  require(grad_out.shape() == joined, "grad_out has shape ", grad_out.shape(), ", expected ", joined,
+  const Shape<3> out{batch, q_len, config.embed_dim};
+  require(grad_out.shape() == out, "grad_out has shape ", grad_out.shape(), ", expected ", out,
           " as (batch, len, features)");
   const auto check = [](const char* name, const auto& got, const auto& want) {
     require(got == want, "the result's ", name, " has shape ", got, ", expected ", want,
             "; backward() needs the result of a call with the same inputs and MultiHeadOptions::keep");
   };
-  check("joined", result.joined.shape(), joined);
+  check("joined", result.joined.shape(), Shape<3>{batch, q_len, config.heads * config.v_head_dim});
   check("lse", result.lse.shape(), Shape<3>{batch, config.heads, q_len});
-  check("query", result.query.shape(), Shape<4>{batch, config.heads, q_len, dim});
-  check("key", result.key.shape(), Shape<4>{batch, config.kv_heads, kv_len, dim});
-  check("value", result.value.shape(), Shape<4>{batch, config.kv_heads, kv_len, dim});
+  check("query", result.query.shape(), Shape<4>{batch, config.heads, q_len, config.head_dim});
+  check("key", result.key.shape(), Shape<4>{batch, config.kv_heads, kv_len, config.head_dim});
+  check("value", result.value.shape(), Shape<4>{batch, config.kv_heads, kv_len, config.v_head_dim});
 }
 
-/// Gradients of the projected heads, each (batch, len, heads * head_dim).
+/// Gradients at the projections of a layer.
 template <class T>
-using HeadGradients = std::array<Tensor<T, 3>, 3>;
+struct HeadGradients {
+  std::array<Tensor<T, 3>, 3> outputs;  ///< of the outputs of each input's projection
+  Tensor<T, 3>
+      joined;  ///< not a gradient: the input of the output projection, if a gate makes it differ from the result
+  std::array<std::vector<typename HeadNorm<T>::Sum>, 2> norms;  ///< of the weights of the norms of queries and keys
+  typename ExtraKeys<T>::Gradients extra;
+};
 
 /// Keeps the gradients of learned mods until everything else that may fail is done.
 template <class T>
@@ -95,43 +100,66 @@ auto with_learned_later(const MultiHeadResult<Out, T>& result, const M& mods, co
   }
 }
 
-/// Computes the gradients of the projected heads, backward through the output projection, attention and rotation.
+/// Computes the gradients of the projected heads, backward through the output projection, gate, attention, rotation and
+/// norms. What the forward call changed in place is projected again.
 template <class Out, class T, class M>
 HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const T* grad_out,
                                 const MultiHeadResult<Out, T>& result, const M& mods, const MultiHeadOptions& options,
                                 const LearnedMods<computed_t<T>>* learned) {
+  const MultiHeadConfig& c = layer.config();
+  const Options inner = of_heads(options);
   const Shape<3>& shape = result.joined.shape();
-  const Index batch = shape[0], q_len = shape[1], heads = layer.config().heads, dim = layer.head_dim();
-  auto grad_joined = Tensor<T, 3>::uninitialized(shape);
-  input_gradient(layer.output_projection(), grad_out, grad_joined.data(), batch * q_len, options.attention);
-
+  const Index batch = shape[0], q_len = shape[1];
   HeadGradients<T> grads;
   std::array<TensorView<T, 4>, 3> views;
   for (const Input input : {Input::query, Input::key, Input::value}) {
     const auto i = static_cast<std::size_t>(input);
-    const Index len = inputs[i].dim(1), features = layer.outputs(input);
-    grads[i] = Tensor<T, 3>::uninitialized({batch, len, features});
-    views[i] = bshd(grads[i].data(), batch, len, features / dim, dim);
+    const Index len = inputs[i].dim(1), row = layer.outputs(input);
+    grads.outputs[i] = Tensor<T, 3>::uninitialized({batch, len, row});
+    views[i] = heads_in(grads.outputs[i].data(), batch, len, row, layer.heads(input), layer.outputs_per_head(input),
+                        layer.head_dim(input));
   }
-  const Options inner = of_heads(options);
-  const TensorView<const T, 4> grad = bshd<const T>(grad_joined.data(), batch, q_len, heads, dim);
-  if (options.path == Path::naive) {
+  auto grad_joined = Tensor<T, 3>::uninitialized(shape);
+  input_gradient(layer.output_projection(), grad_out, grad_joined.data(), batch * q_len, options.attention);
+
+  std::optional<ProjectedHeads<T>> projected;
+  if (c.qk_norm || c.output_gate)
+    projected.emplace(layer, inputs, Input::query, c.qk_norm ? Input::key : Input::query, options.attention);
+  if (c.output_gate) {
+    grads.joined = gated(result.joined, projected->gate(), inner.executor);
+    T* const first = grads.outputs[0].data();
+    gate_gradient(grad_joined,
+                  heads_in(first ? first + c.head_dim : first, batch, q_len, layer.outputs(Input::query), c.heads,
+                           layer.outputs_per_head(Input::query), c.v_head_dim),
+                  result.joined, projected->gate(), inner.executor);
+  }
+
+  const TensorView<const T, 4> grad = bshd<const T>(grad_joined.data(), batch, q_len, c.heads, c.v_head_dim);
+  const ExtraKeys<T> extra(layer);
+  if (options.path == Path::naive && extra.count() == 0) {
     CheckedNaiveBackward(grad, result.query, result.key, result.value, mods, inner)
         .run(views[0], views[1], views[2], inner, learned);
   } else {
     const auto run = [&]<class Number>(const Number* joined) {
-      const TensorView<const Number, 4> out = bshd<const Number>(joined, batch, q_len, heads, dim);
+      const TensorView<const Number, 4> out = bshd<const Number>(joined, batch, q_len, c.heads, c.v_head_dim);
       CheckedBackward(grad, result.query, result.key, result.value, out, result.lse, mods, inner, Outputs::given)
           .run_into(views[0], views[1], views[2], inner, learned);
+      if (extra.count() > 0) grads.extra = extra.gradients(views[0], grad, result.query, out, result.lse, inner);
     };
     if (const computed_t<T>* const exact = unrounded_values<computed_t<T>>(result.joined))
       run(exact);
     else
       run(result.joined.data());
   }
-  if (const auto& rope = layer.config().rope)
+  if (const auto& rope = c.rope)
     rotate_heads(views[0], views[1], sizes_of(inputs, inner), inner.executor,
                  [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate_gradient(tokens, first); });
+  if (c.qk_norm)
+    for (const Input input : {Input::query, Input::key}) {
+      const auto i = static_cast<std::size_t>(input);
+      grads.norms[i].resize(static_cast<std::size_t>(layer.norm_size(input)));
+      HeadNorm<T>(layer, input).gradient(views[i], projected->of(input), grads.norms[i], inner.executor);
+    }
   return grads;
 }
 
@@ -139,7 +167,7 @@ HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Input
 template <class T>
 Tensor<T, 3> input_gradient(const MultiHeadParameters<T>& layer, Input input, const HeadGradients<T>& grads,
                             const Options& options) {
-  const Tensor<T, 3>& grad = grads[static_cast<std::size_t>(input)];
+  const Tensor<T, 3>& grad = grads.outputs[static_cast<std::size_t>(input)];
   auto result = Tensor<T, 3>::uninitialized({grad.dim(0), grad.dim(1), layer.inputs(input)});
   input_gradient(layer.input_projection(input), grad.data(), result.data(), grad.dim(0) * grad.dim(1), options);
   return result;
@@ -157,7 +185,7 @@ class ParameterGradients {
                      const Tensor<T, 3>& joined, const T* grad_out, const Options& options)
       : layer_(layer),
         grads_(grads),
-        joined_(joined),
+        joined_(layer.config().output_gate ? grads.joined : joined),
         grad_out_(grad_out),
         options_(options),
         x_{WithoutGaps<T>(inputs[0]), WithoutGaps<T>(inputs[1]), WithoutGaps<T>(inputs[2])} {
@@ -166,7 +194,7 @@ class ParameterGradients {
     const auto bytes = [&](bool has_bias, Index in, Index out, Index tokens) {
       return LinearGradients<T>{nullptr, has_bias ? &none : nullptr, in, out}.bytes(tokens, options);
     };
-    Index most = bytes(*c.out_bias, c.embed_dim, c.embed_dim, tokens_of(joined));
+    Index most = bytes(*c.out_bias, joined.dim(2), c.embed_dim, tokens_of(joined));
     for (const Input i : kInputs)
       most = std::max(most, bytes(*c.in_bias, layer.inputs(i), layer.outputs(i), tokens_of(grads_of(i))));
     memory_ = Tensor<std::byte, 1>::uninitialized({most});
@@ -178,10 +206,22 @@ class ParameterGradients {
     for (const Input i : kInputs)
       layer_.input_gradients(sums, i).add(x_[static_cast<std::size_t>(i)].data(), grads_of(i).data(),
                                           tokens_of(grads_of(i)), options_, memory());
+    const MultiHeadConfig& c = layer_.config();
+    if (c.qk_norm)
+      for (const Input i : {Input::query, Input::key})
+        add(grads_.norms[static_cast<std::size_t>(i)].data(), sums.bias(layer_.norm_name(i)));
+    if (c.add_bias_kv) {
+      add(grads_.extra.bias_k.data(), sums.bias("bias_k"));
+      add(grads_.extra.bias_v.data(), sums.bias("bias_v"));
+    }
   }
 
  private:
-  const Tensor<T, 3>& grads_of(Input input) const { return grads_[static_cast<std::size_t>(input)]; }
+  template <class Sum>
+  static void add(const Sum* grads, const TensorView<Number, 1>& sums) {
+    for (Index i = 0; i < sums.dim(0); ++i) sums(i) += static_cast<Number>(grads[i]);
+  }
+  const Tensor<T, 3>& grads_of(Input input) const { return grads_.outputs[static_cast<std::size_t>(input)]; }
   static Index tokens_of(const Tensor<T, 3>& t) { return t.dim(0) * t.dim(1); }
   std::span<std::byte> memory() { return {memory_.data(), static_cast<std::size_t>(memory_.size())}; }
 

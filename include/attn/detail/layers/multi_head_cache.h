@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "attn/cached_attention.h"
-#include "attn/detail/layers/multi_head_inputs.h"
+#include "attn/detail/layers/head_norm.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -63,12 +63,12 @@ template <class T, class X, class Number>
 void check_cache(const MultiHeadParameters<T>& layer, const X& x, const TensorView<const T, 3>& tokens,
                  const KvView<Number>& batch) {
   const MultiHeadConfig& c = layer.config();
-  const Index dim = layer.head_dim();
-  require(batch.kv_heads() == c.kv_heads && batch.head_dim() == dim && batch.v_dim() == dim, "the cache has kv_heads ",
-          batch.kv_heads(), ", head_dim ", batch.head_dim(), " and v_dim ", batch.v_dim(),
-          ", but the layer has kv_heads ", c.kv_heads, " and head_dim ", dim, "; make_cache() returns one that fits");
+  require(batch.kv_heads() == c.kv_heads && batch.head_dim() == c.head_dim && batch.v_dim() == c.v_head_dim,
+          "the cache has kv_heads ", batch.kv_heads(), ", head_dim ", batch.head_dim(), " and v_dim ", batch.v_dim(),
+          ", but the layer has kv_heads ", c.kv_heads, ", head_dim ", c.head_dim, " and v_head_dim ", c.v_head_dim,
+          "; make_cache() returns one that fits");
   check_rope(c.rope, batch.rope());
-  QueryRows<X>::check(x, {tokens.dim(0), c.heads, tokens.dim(1), dim}, batch.size());
+  QueryRows<X>::check(x, {tokens.dim(0), c.heads, tokens.dim(1), c.head_dim}, batch.size());
 }
 
 /// Returns the heads of tokens in the form that attention() and caches take: the same number of tokens for each

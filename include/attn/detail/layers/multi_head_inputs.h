@@ -81,19 +81,33 @@ Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
   return sizes;
 }
 
+/// Flops of a core in the time that it takes to load, change and store an element.
+constexpr double kFlopsToChange = 8;
+
+/// Tokens of a task that rotates or normalises: computing their sines takes longer than starting a thread.
+constexpr Index kTokensPerBlock = 64;
+
+/// Calls use(tokens, batch element, first of the tokens) for blocks of consecutive tokens of heads (batch, heads, len,
+/// head_dim), as tasks.
+template <class T, class Use>
+void for_each_token_block(const TensorView<T, 4>& heads, const Executor& asked, const Use& use) {
+  const Index blocks = ceil_div(heads.dim(2), kTokensPerBlock);
+  Workers({kFlopsToChange * static_cast<double>(heads.size())}, asked).run(heads.dim(0) * blocks, [&](Index task, int) {
+    const Index b = task / blocks, begin = task % blocks * kTokensPerBlock,
+                tokens = std::min(kTokensPerBlock, heads.dim(2) - begin);
+    use(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
+                   heads.strides()),
+        b, begin);
+  });
+}
+
 /// Calls rotate_tokens(tokens, position of the first) for blocks of consecutive tokens of heads (batch, heads, len,
 /// head_dim). The first token of batch element b is at position first(b).
 template <class T, class First, class RotateTokens>
 void rotate_heads(const TensorView<T, 4>& heads, const First& first, const Executor& asked,
                   const RotateTokens& rotate_tokens) {
-  constexpr Index kTokens = 64;  // per task: computing their sines takes longer than starting a thread
-  const Index batch = heads.dim(0), blocks = ceil_div(heads.dim(2), kTokens);
-  constexpr double kFlops = 8;  // flops of a core in the time that it takes to load, rotate and store an element
-  Workers({kFlops * static_cast<double>(heads.size())}, asked).run(batch * blocks, [&](Index task, int) {
-    const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);
-    rotate_tokens(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
-                             heads.strides()),
-                  first(b) + begin);
+  for_each_token_block(heads, asked, [&](const TensorView<T, 4>& tokens, Index b, Index begin) {
+    rotate_tokens(tokens, first(b) + begin);
   });
 }
 /// Rotates the queries and keys of a call of these sizes.
@@ -121,7 +135,14 @@ class WithoutGaps {
   const T* data_;
 };
 
-/// Projected inputs as heads, (batch, heads, len, head_dim), and their memory.
+/// Returns the heads of one input, (batch, heads, len, dim), in the outputs (batch, len, row) of a projection. `first`
+/// is the first element of the first head, and `step` the distance between heads.
+template <class T>
+TensorView<T, 4> heads_in(T* first, Index batch, Index len, Index row, Index heads, Index step, Index dim) {
+  return {first, {batch, heads, len, dim}, {len * row, step, row, 1}};
+}
+
+/// Projected inputs as heads, (batch, heads, len, dim), and their memory.
 template <class T>
 class ProjectedHeads {
  public:
@@ -136,6 +157,9 @@ class ProjectedHeads {
   const TensorView<T, 4>& query() const { return heads_[0]; }
   const TensorView<T, 4>& key() const { return heads_[1]; }
   const TensorView<T, 4>& value() const { return heads_[2]; }
+  const TensorView<T, 4>& of(Input input) const { return heads_[static_cast<std::size_t>(input)]; }
+  /// The gates of the results of the heads, before the sigmoid; null if there are none.
+  const TensorView<T, 4>& gate() const { return gate_; }
 
  private:
   /// Projects input `first`, and those after it that share the product. Returns the first input that is not projected
@@ -150,21 +174,25 @@ class ProjectedHeads {
     while (end <= last && parameters.packed() && is_x(inputs[end])) ++end;
     const Linear<T> linear = parameters.input_projection(static_cast<Input>(first), static_cast<Input>(end - 1));
 
-    const Index batch = x.dim(0), len = x.dim(1), dim = parameters.head_dim(), row = linear.outputs;
+    const Index batch = x.dim(0), len = x.dim(1), row = linear.outputs;
     Tensor<T, 3>& projected = memory_[first] = Tensor<T, 3>::uninitialized({batch, len, row});
     linear(WithoutGaps<T>(x).data(), projected.data(), batch * len, options);
 
     T* column = projected.data();
     for (std::size_t i = first; i < end; ++i) {
-      const Index n = parameters.outputs(static_cast<Input>(i));
-      heads_[i] = {column, {batch, n / dim, len, dim}, {len * row, dim, row, 1}};
-      if (column) column += n;
+      const auto input = static_cast<Input>(i);
+      const Index heads = parameters.heads(input), step = parameters.outputs_per_head(input),
+                  dim = parameters.head_dim(input);
+      heads_[i] = heads_in(column, batch, len, row, heads, step, dim);
+      if (step > dim) gate_ = heads_in(column ? column + dim : column, batch, len, row, heads, step, step - dim);
+      if (column) column += heads * step;
     }
     return end;
   }
 
   std::array<Tensor<T, 3>, 3> memory_;
   std::array<TensorView<T, 4>, 3> heads_;
+  TensorView<T, 4> gate_;
 };
 
 /// Returns the options of the heads' attention. They have no workspace, because its size depends on a call that the

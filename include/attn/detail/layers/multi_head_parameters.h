@@ -20,34 +20,57 @@ class MultiHeadParameters {
  public:
   /// @throws std::invalid_argument for invalid sizes.
   explicit MultiHeadParameters(const MultiHeadConfig& config) : config_(resolved(config)) {
-    const Index embed = config_.embed_dim, kv_embed = outputs(Input::key);
+    const Index embed = config_.embed_dim, joined = config_.heads * config_.v_head_dim;
+    const Index q = outputs(Input::query), k = outputs(Input::key), v = outputs(Input::value);
     if (packed()) {
-      add_xavier("in_proj_weight", embed + 2 * kv_embed, embed);
+      add_xavier("in_proj_weight", q + k + v, embed);
     } else {
-      add_xavier("q_proj_weight", embed, embed);
-      add_xavier("k_proj_weight", kv_embed, config_.key_dim);
-      add_xavier("v_proj_weight", kv_embed, config_.value_dim);
+      add_xavier("q_proj_weight", q, embed);
+      add_xavier("k_proj_weight", k, config_.key_dim);
+      add_xavier("v_proj_weight", v, config_.value_dim);
     }
-    if (*config_.in_bias) named_.add_bias("in_proj_bias", embed + 2 * kv_embed);
+    if (*config_.in_bias) named_.add_vector("in_proj_bias", q + k + v, 0);
+    if (config_.add_bias_kv) {
+      // PyTorch draws from a normal distribution of the same variance.
+      named_.add_random_vector("bias_k", k, std::sqrt(3.0 / static_cast<double>(k)), config_.seed);
+      named_.add_random_vector("bias_v", v, std::sqrt(3.0 / static_cast<double>(v)), config_.seed);
+    }
+    if (config_.qk_norm) {
+      named_.add_vector("q_norm.weight", norm_size(Input::query), 1);
+      named_.add_vector("k_norm.weight", norm_size(Input::key), 1);
+    }
     // PyTorch's Linear: Kaiming-uniform (He et al. 2015) for a leaky ReLU of slope sqrt(5): sqrt(6 / (6 inputs)).
-    named_.add_weight("out_proj.weight", embed, embed, 1 / std::sqrt(static_cast<double>(embed)), config_.seed);
-    if (*config_.out_bias) named_.add_bias("out_proj.bias", embed);
+    named_.add_weight("out_proj.weight", embed, joined, 1 / std::sqrt(static_cast<double>(joined)), config_.seed);
+    if (*config_.out_bias) named_.add_vector("out_proj.bias", embed, 0);
     add_parts();
   }
 
   const MultiHeadConfig& config() const { return config_; }
-  Index head_dim() const { return config_.embed_dim / config_.heads; }
   Parameters<T>& named() { return named_; }
   const Parameters<T>& named() const { return named_; }
 
   /// Whether all three inputs share one weight, as in PyTorch.
   bool packed() const { return config_.key_dim == config_.embed_dim && config_.value_dim == config_.embed_dim; }
 
-  /// Number of features of an input, and of its projection.
+  /// Number of features of an input.
   Index inputs(Input input) const {
     return input == Input::query ? config_.embed_dim : input == Input::key ? config_.key_dim : config_.value_dim;
   }
-  Index outputs(Input input) const { return input == Input::query ? config_.embed_dim : config_.kv_heads * head_dim(); }
+  /// Number of heads of an input, and of features of each.
+  Index heads(Input input) const { return input == Input::query ? config_.heads : config_.kv_heads; }
+  Index head_dim(Input input) const { return input == Input::value ? config_.v_head_dim : config_.head_dim; }
+  /// Number of consecutive outputs of the projection of an input that belong to one head. In that of the query, the
+  /// gate follows the query.
+  Index outputs_per_head(Input input) const {
+    return head_dim(input) + (input == Input::query && config_.output_gate ? config_.v_head_dim : 0);
+  }
+  /// Number of outputs of the projection of an input.
+  Index outputs(Input input) const { return heads(input) * outputs_per_head(input); }
+  /// Number of weights of the norm of queries or keys.
+  Index norm_size(Input input) const {
+    return (config_.qk_norm_scope == NormScope::head ? 1 : heads(input)) * config_.head_dim;
+  }
+  static const char* norm_name(Input input) { return input == Input::query ? "q_norm.weight" : "k_norm.weight"; }
 
   /// Returns the projections of `first` … `last` as one product. More than one needs packed weights.
   Linear<T> input_projection(Input first, Input last) const {
@@ -58,8 +81,9 @@ class MultiHeadParameters {
   }
   Linear<T> input_projection(Input input) const { return input_projection(input, input); }
   Linear<T> output_projection() const {
-    return {named_.weight("out_proj.weight").data(), *config_.out_bias ? named_.bias("out_proj.bias").data() : nullptr,
-            config_.embed_dim, config_.embed_dim};
+    const auto weight = named_.weight("out_proj.weight");
+    return {weight.data(), *config_.out_bias ? named_.bias("out_proj.bias").data() : nullptr, weight.dim(1),
+            weight.dim(0)};
   }
 
   /// Returns the gradients of these projections, which accumulate into those of all parameters.
@@ -69,8 +93,9 @@ class MultiHeadParameters {
             weight.dim(1), weight.dim(0)};
   }
   LinearGradients<T> output_gradients(Parameters<computed_t<T>>& all) const {
-    return {all.weight("out_proj.weight").data(), *config_.out_bias ? all.bias("out_proj.bias").data() : nullptr,
-            config_.embed_dim, config_.embed_dim};
+    const auto weight = all.weight("out_proj.weight");
+    return {weight.data(), *config_.out_bias ? all.bias("out_proj.bias").data() : nullptr, weight.dim(1),
+            weight.dim(0)};
   }
 
  private:
@@ -79,22 +104,31 @@ class MultiHeadParameters {
   static MultiHeadConfig resolved(MultiHeadConfig c) {
     require(c.embed_dim > 0, "embed_dim must be positive, but is ", c.embed_dim);
     require(c.heads > 0, "heads must be positive, but is ", c.heads);
-    require(c.embed_dim % c.heads == 0, "embed_dim (", c.embed_dim, ") must be a multiple of heads (", c.heads, ")");
+    require(c.head_dim != 0 || c.embed_dim % c.heads == 0, "embed_dim (", c.embed_dim,
+            ") must be a multiple of heads (", c.heads, "), unless head_dim is given");
     const auto default_to = [](Index& size, const char* name, Index otherwise) {
       require(size >= 0, name, " must not be negative, but is ", size);
       if (size == 0) size = otherwise;
     };
     default_to(c.kv_heads, "kv_heads", c.heads);
+    default_to(c.head_dim, "head_dim", c.embed_dim / c.heads);
+    default_to(c.v_head_dim, "v_head_dim", c.head_dim);
     default_to(c.key_dim, "key_dim", c.embed_dim);
     default_to(c.value_dim, "value_dim", c.embed_dim);
     require(c.embed_dim <= kLargestIndex && c.key_dim <= kLargestIndex && c.value_dim <= kLargestIndex, "embed_dim ",
             c.embed_dim, ", key_dim ", c.key_dim, " and value_dim ", c.value_dim, " must be at most ", kLargestIndex);
     require(c.heads % c.kv_heads == 0, "heads (", c.heads, ") must be a multiple of kv_heads (", c.kv_heads, ")");
+    const Index most = kLargestIndex / c.heads;
+    require(c.head_dim <= most && c.v_head_dim <= most, "head_dim ", c.head_dim, " and v_head_dim ", c.v_head_dim,
+            " must be at most ", most, " with ", c.heads, " heads");
     c.in_bias = c.in_bias.value_or(c.bias);
     c.out_bias = c.out_bias.value_or(c.bias);
-    const Index head_dim = c.embed_dim / c.heads;
-    require(!c.rope || c.rope->config().head_dim == head_dim, "the head_dim of the rope is ",
-            c.rope ? c.rope->config().head_dim : 0, ", but embed_dim / heads is ", head_dim);
+    require(!c.rope || c.rope->config().head_dim == c.head_dim, "the head_dim of the rope is ",
+            c.rope ? c.rope->config().head_dim : 0, ", but that of the layer is ", c.head_dim);
+    require(!c.rope || !c.add_bias_kv,
+            "add_bias_kv cannot be combined with a rope: bias_k has no position, from which its angle would follow");
+    require(c.qk_norm_eps >= 0 && std::isfinite(c.qk_norm_eps), "qk_norm_eps must be finite and not negative, but is ",
+            c.qk_norm_eps);
     return c;
   }
 
@@ -105,8 +139,8 @@ class MultiHeadParameters {
 
   /// Returns the rows of an input in the packed weight.
   Range rows_of(Input input) const {
-    const Index embed = config_.embed_dim, kv_embed = outputs(Input::key);
-    const Index begin = input == Input::query ? 0 : input == Input::key ? embed : embed + kv_embed;
+    const Index q = outputs(Input::query), k = outputs(Input::key);
+    const Index begin = input == Input::query ? 0 : input == Input::key ? q : q + k;
     return {begin, begin + outputs(input)};
   }
 

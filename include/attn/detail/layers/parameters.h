@@ -13,21 +13,25 @@
 
 namespace attn::detail {
 
-/// The parameters of a layer by name, in the order in which they were added: weights (outputs, inputs) and biases
-/// (outputs). A part is a named range of rows of a parameter.
+/// The parameters of a layer by name, in the order in which they were added: weights (outputs, inputs) and vectors,
+/// such as biases and the weights of norms. A part is a named range of rows of a parameter.
 template <class T>
 class Parameters {
  public:
-  /// Adds a weight that is uniform in [-bound, bound). The elements of all weights, in row-major order, continue one
-  /// sequence of random numbers.
+  /// Adds a weight that is uniform in [-bound, bound). All random elements, in row-major order, continue one sequence
+  /// of random numbers.
   void add_weight(std::string name, Index outputs, Index inputs, double bound, std::uint64_t seed) {
-    auto values = Tensor<T, 2>::uninitialized({outputs, inputs});
-    for (Index i = 0; i < values.size(); ++i)
-      values.data()[i] = static_cast<T>(bound * random_symmetric(seed, drawn_++));
-    entries_.push_back({std::move(name), false, std::move(values)});
+    add_random(std::move(name), false, {outputs, inputs}, bound, seed);
   }
-  /// Adds a bias of zeros.
-  void add_bias(std::string name, Index outputs) { add_zeros(std::move(name), true, {outputs, 1}); }
+  /// Adds a vector that is uniform in [-bound, bound).
+  void add_random_vector(std::string name, Index size, double bound, std::uint64_t seed) {
+    add_random(std::move(name), true, {size, 1}, bound, seed);
+  }
+  /// Adds a vector whose elements are all `value`.
+  void add_vector(std::string name, Index size, double value) {
+    add_zeros(std::move(name), true, {size, 1});
+    std::fill_n(entries_.back().values.data(), size, static_cast<T>(value));
+  }
   /// Names some rows of the parameter `of`.
   void add_part(std::string name, std::string_view of, Range rows) {
     parts_.push_back({std::move(name), find(of).entry, rows});
@@ -42,7 +46,7 @@ class Parameters {
   template <class Other>
   Parameters<Other> zeros() const {
     Parameters<Other> result;
-    for (const Entry& e : entries_) result.add_zeros(e.name, e.is_bias, e.values.shape());
+    for (const Entry& e : entries_) result.add_zeros(e.name, e.is_vector, e.values.shape());
     for (const Part& p : parts_) result.add_part(p.name, entries_[p.entry].name, p.rows);
     return result;
   }
@@ -94,8 +98,8 @@ class Parameters {
 
   struct Entry {
     std::string name;
-    bool is_bias;
-    Tensor<T, 2> values;  // a bias has one column
+    bool is_vector;
+    Tensor<T, 2> values;  // a vector has one column
   };
   struct Part {
     std::string name;
@@ -106,14 +110,20 @@ class Parameters {
   struct Found {
     std::size_t entry;
     Range rows;
-    bool is_bias;
+    bool is_vector;
   };
 
-  void add_zeros(std::string name, bool is_bias, const Shape<2>& shape) {
-    entries_.push_back({std::move(name), is_bias, Tensor<T, 2>(shape)});
+  void add_zeros(std::string name, bool is_vector, const Shape<2>& shape) {
+    entries_.push_back({std::move(name), is_vector, Tensor<T, 2>(shape)});
+  }
+  void add_random(std::string name, bool is_vector, const Shape<2>& shape, double bound, std::uint64_t seed) {
+    auto values = Tensor<T, 2>::uninitialized(shape);
+    for (Index i = 0; i < values.size(); ++i)
+      values.data()[i] = static_cast<T>(bound * random_symmetric(seed, drawn_++));
+    entries_.push_back({std::move(name), is_vector, std::move(values)});
   }
 
-  /// Calls use(view of values). If `to` is a bias, a vector has rank 1.
+  /// Calls use(view of values). If `to` is a vector, a vector of Eigen has rank 1.
   template <class X, class Use>
   static void with_view(const X& values, const Found& to, const Use& use) {
     using From = typename Traits<X>::Scalar;
@@ -130,7 +140,7 @@ class Parameters {
     } else {
       bool vector = false;  // Eigen's vectors are matrices with one column or row
       if constexpr (EigenDense<X>) vector = X::IsVectorAtCompileTime;
-      if (vector && to.is_bias)
+      if (vector && to.is_vector)
         use(TensorView<const From, 1>(from.data(), {from.size()}, {from.stride(from.dim(0) == 1 ? 1 : 0)}));
       else
         use(from);
@@ -140,9 +150,9 @@ class Parameters {
   Found find(std::string_view name) const {
     const auto has_name = [&](const auto& x) { return x.name == name; };
     if (const auto e = std::find_if(entries_.begin(), entries_.end(), has_name); e != entries_.end())
-      return {static_cast<std::size_t>(e - entries_.begin()), {0, e->values.dim(0)}, e->is_bias};
+      return {static_cast<std::size_t>(e - entries_.begin()), {0, e->values.dim(0)}, e->is_vector};
     if (const auto p = std::find_if(parts_.begin(), parts_.end(), has_name); p != parts_.end())
-      return {p->entry, p->rows, entries_[p->entry].is_bias};
+      return {p->entry, p->rows, entries_[p->entry].is_vector};
     const auto list = [](const auto& all) {
       std::string names;
       for (const auto& x : all) names += (names.empty() ? "" : ", ") + x.name;
@@ -152,10 +162,10 @@ class Parameters {
     refuse({"there is no parameter '", name, "'; this layer has ", known,
             parts.empty() ? "" : "; and their parts: ", parts});
   }
-  Found find(std::string_view name, bool bias) const {
+  Found find(std::string_view name, bool vector) const {
     const Found found = find(name);
-    require(found.is_bias == bias, "parameter '", name,
-            bias ? "' is a weight, of rank 2: use weight()" : "' is a bias, of rank 1: use bias()");
+    require(found.is_vector == vector, "parameter '", name,
+            vector ? "' has rank 2: use weight()" : "' has rank 1: use bias()");
     return found;
   }
 
@@ -173,9 +183,9 @@ class Parameters {
   void copy(std::string_view name, const Found& found, const TensorView<From, Rank>& from) {
     const TensorView<T, 2> to = rows_of(*this, found);
     const Shape<2>& shape = to.shape();
-    bool fits = found.is_bias == (Rank == 1) && from.dim(0) == shape[0];
+    bool fits = found.is_vector == (Rank == 1) && from.dim(0) == shape[0];
     if constexpr (Rank == 2) fits = fits && from.dim(1) == shape[1];
-    require(fits, "parameter '", name, "' has shape ", found.is_bias ? Piece(Shape<1>{shape[0]}) : Piece(shape),
+    require(fits, "parameter '", name, "' has shape ", found.is_vector ? Piece(Shape<1>{shape[0]}) : Piece(shape),
             ", but the given values have shape ", from.shape());
     for (Index i = 0; i < shape[0]; ++i)
       for (Index j = 0; j < shape[1]; ++j) {
