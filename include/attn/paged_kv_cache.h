@@ -1,17 +1,13 @@
 // PagedKvCache: the keys and values of any number of sequences, in pages of a common pool, which sequences may share.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "attn/cached_attention.h"
-#include "attn/detail/base/ranges.h"
-#include "attn/detail/cache/kv_pages.h"
-#include "attn/detail/cache/page_tables.h"
+#include "attn/detail/cache/paged_append.h"
 #include "attn/kv_sequences.h"
 #include "attn/out_of_pages.h"
 
@@ -114,11 +110,7 @@ class PagedKvCache {
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
 
   /// Returns how many free pages append() would take for `tokens` tokens, including the copy of a shared page.
-  Index pages_needed(Index sequence, Index tokens) const {
-    detail::require(tokens >= 0 && tokens <= detail::kLargestIndex, "pages_needed: tokens must be in 0..2^",
-                    detail::kIndexBits, ", but is ", tokens);
-    return tables_.pages_needed(std::array{sequence}, std::array{tokens});
-  }
+  Index pages_needed(Index sequence, Index tokens) const { return tables_.pages_needed(sequence, tokens); }
 
   /// Appends tokens to a sequence: k (1, kv_heads, tokens, head_dim), v (1, kv_heads, tokens, v_dim); see
   /// KvCache::append().
@@ -212,36 +204,14 @@ class PagedKvCache {
   void append(const detail::KernelFamily<Computed>& kernels, std::span<const Index> sequences, const View& k,
               const View& v, Index batch, std::span<const Index> lens, bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
-    const Index given = static_cast<Index>(lens.size()), named = static_cast<Index>(sequences.size());
-    detail::require(given == named, "append: got ", given, " lengths for ", named, " sequences");
-    Index left = k.dim(2);
-    for (std::size_t i = 0; i < lens.size(); ++i) {
-      detail::require(std::find(sequences.begin(), sequences.begin() + static_cast<std::ptrdiff_t>(i), sequences[i]) ==
-                          sequences.begin() + static_cast<std::ptrdiff_t>(i),
-                      "append: sequence ", sequences[i], " appears twice");
-      detail::require(lens[i] >= 0 && lens[i] <= left, "append: the length for sequence ", sequences[i],
-                      " must be in 0..", left, " (the tokens that remain of the ", k.dim(2), " given), but is ",
-                      lens[i]);
-      if (ragged) left -= lens[i];
-    }
-    detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", but there are ",
-                    k.dim(2), " tokens");
-    const Index needed = tables_.pages_needed(sequences, lens);
-    if (needed > free_pages()) detail::raise(OutOfPages(needed, free_pages(), pages()));
-    // Allocations, which may throw, come before any change.
-    for (std::size_t i = 0; i < lens.size(); ++i) tables_.reserve(sequences[i], lens[i]);
+    detail::check_lens(sequences, lens, k.dim(2), ragged);
+    // It allocates memory, so it comes before any change.
     typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                                config_.rope ? &*config_.rope : nullptr);
-
-    Range rows{0, 0};
-    for (std::size_t i = 0; i < lens.size(); ++i) {
-      const auto& [table, length] = tables_.take(sequences[i], lens[i], [&](Index page, Index copy, Index tokens) {
-        storage_.copy_page(storage_, page, copy, tokens);
-      });
-      rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
-      storage_.append(writer, k, v, ragged ? 0 : static_cast<Index>(i), rows, table, length);
-    }
-    for (std::size_t i = 0; i < lens.size(); ++i) tables_.lengthen(sequences[i], lens[i]);
+    tables_.take(sequences, lens,
+                 [&](Index page, Index copy, Index tokens) { storage_.copy_page(storage_, page, copy, tokens); });
+    detail::write_tokens(storage_, writer, k, v, tables_, sequences, lens, ragged);
+    tables_.lengthen(sequences, lens);
   }
 
   PagedKvCacheConfig config_;

@@ -235,13 +235,13 @@ TEST_F(Mistakes, ReleasedTwice) {
   PagedKvCache<float> cache({.pages = 4, .head_dim = 8});
   const Index text = cache.add();
   cache.release(text);
-  expect_says("attn: PagedKvCache: sequence 0 does not exist; it was released or never added",
+  expect_says("attn: sequence 0 does not exist; it was released or never added",
               [&] { cache.release(text); });
 }
 
 TEST_F(Mistakes, SequenceNeverAdded) {
   const PagedKvCache<float> cache({.pages = 4, .head_dim = 8});
-  expect_says("attn: PagedKvCache: sequence 9 does not exist; it was released or never added",
+  expect_says("attn: sequence 9 does not exist; it was released or never added",
               [&] { attention(q_, cache.view({9})); });
 }
 

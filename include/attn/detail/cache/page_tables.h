@@ -1,6 +1,7 @@
 // Page tables: which pages of a pool hold the tokens of which sequence.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include "attn/detail/base/check.h"
 #include "attn/detail/base/ranges.h"
 #include "attn/isa.h"
+#include "attn/out_of_pages.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -42,8 +44,8 @@ class PageList {
   std::vector<Index> pages_;
 };
 
-/// The sequences of a PagedKvCache: the number of tokens and the pages of each. Sequences may share pages. This class
-/// does not access the contents of pages.
+/// The sequences of a PagedKvCache or of KvCaches: the number of tokens and the pages of each. Sequences may share
+/// pages. This class does not access the contents of pages.
 class PageTables {
  public:
   struct Sequence {
@@ -66,8 +68,7 @@ class PageTables {
   /// @throws std::invalid_argument if the sequence does not exist.
   const Sequence& of(Index sequence) const {
     const auto found = sequences_.find(sequence);
-    require(found != sequences_.end(), "PagedKvCache: sequence ", sequence,
-            " does not exist; it was released or never added");
+    require(found != sequences_.end(), "sequence ", sequence, " does not exist; it was released or never added");
     return found->second;
   }
 
@@ -114,25 +115,33 @@ class PageTables {
     return needed;
   }
 
-  /// Reserves memory for `tokens` more tokens, so that take() does not throw.
-  void reserve(Index sequence, Index tokens) {
-    Sequence& s = at(sequence);
-    s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + tokens)));
+  /// The same for one sequence. @throws std::invalid_argument for a negative or overflowing number of tokens.
+  Index pages_needed(Index sequence, Index tokens) const {
+    require(tokens >= 0 && tokens <= kLargestIndex, "pages_needed: tokens must be in 0..2^", kIndexBits, ", but is ",
+            tokens);
+    return pages_needed({&sequence, 1}, {&tokens, 1});
   }
-  /// Gives a sequence the pages for `tokens` more tokens, without increasing its length yet (see lengthen()), and calls
-  /// copy(from, to, tokens) if it has to replace a shared page. At least pages_needed() pages must be free.
+
+  /// Gives each of sequences[i] the pages for lens[i] more tokens, without increasing its length yet (see lengthen()).
+  /// Calls copy(from, to, tokens), which must not throw, for each shared page that has to be replaced.
+  /// @throws OutOfPages; std::invalid_argument if a sequence does not exist or is given twice. Nothing has changed then.
   template <class Copy>
-  const Sequence& take(Index sequence, Index tokens, const Copy& copy) {
-    Sequence& s = at(sequence);
-    if (writes_to_last(s, tokens) && users(s.pages.back()) > 1) {
-      const Index page = take();
-      copy(s.pages.back(), page, s.length % page_size_);
-      drop(std::exchange(s.pages.back(), page));
+  void take(std::span<const Index> sequences, std::span<const Index> lens, const Copy& copy) {
+    for (auto s = sequences.begin(); s != sequences.end(); ++s)
+      require(std::find(sequences.begin(), s, *s) == s, "sequence ", *s, " appears twice");
+    const Index needed = pages_needed(sequences, lens);
+    if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), static_cast<Index>(users_.size())));
+    // Allocations, which may throw, come before any change.
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      Sequence& s = at(sequences[i]);
+      s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
     }
-    while (static_cast<Index>(s.pages.size()) < pages_for(s.length + tokens)) s.pages.push_back(take());
-    return s;
+    for (std::size_t i = 0; i < lens.size(); ++i) take(at(sequences[i]), lens[i], copy);
   }
-  void lengthen(Index sequence, Index tokens) { at(sequence).length += tokens; }
+  /// Adds lens[i] tokens, whose pages were taken, to sequences[i].
+  void lengthen(std::span<const Index> sequences, std::span<const Index> lens) {
+    for (std::size_t i = 0; i < lens.size(); ++i) at(sequences[i]).length += lens[i];
+  }
 
   std::vector<Mark> marks(std::span<const Index> sequences) const {
     std::vector<Mark> all;
@@ -142,7 +151,7 @@ class PageTables {
     }
     return all;
   }
-  /// Undoes an append; to be called before anything else changes. It allocates nothing, because the free list still has
+  /// Undoes take() and lengthen(); to be called before anything else changes. It allocates nothing, because the free list still has
   /// capacity for the pages it had.
   void restore(std::span<const Index> sequences, const std::vector<Mark>& marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
@@ -168,6 +177,15 @@ class PageTables {
 
   Index& users(Index page) { return users_[static_cast<std::size_t>(page)]; }
   Index users(Index page) const { return users_[static_cast<std::size_t>(page)]; }
+  template <class Copy>
+  void take(Sequence& s, Index tokens, const Copy& copy) {
+    if (writes_to_last(s, tokens) && users(s.pages.back()) > 1) {
+      const Index page = take();
+      copy(s.pages.back(), page, s.length % page_size_);
+      drop(std::exchange(s.pages.back(), page));
+    }
+    while (static_cast<Index>(s.pages.size()) < pages_for(s.length + tokens)) s.pages.push_back(take());
+  }
   Index take() {
     const Index page = free_.take();
     users(page) = 1;
