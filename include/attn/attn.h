@@ -13,6 +13,7 @@
 #include "attn/gated_attention.h"
 #include "attn/jvp.h"
 #include "attn/kv_cache.h"
+#include "attn/kv_caches.h"
 #include "attn/linear.h"
 #include "attn/linear_attention.h"
 #include "attn/merge.h"

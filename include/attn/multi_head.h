@@ -13,6 +13,7 @@
 #include "attn/detail/layers/multi_head_backward.h"
 #include "attn/detail/layers/multi_head_cache.h"
 #include "attn/kv_cache.h"
+#include "attn/kv_caches.h"
 #include "attn/multi_head_gradients.h"
 #include "attn/paged_kv_cache.h"
 
@@ -296,6 +297,14 @@ class MultiHeadAttention {
   template <class S = T>
   PagedKvCache<S> make_paged_cache(const PagedKvCacheConfig& sizes) const {
     return PagedKvCache<S>(fitted(sizes));
+  }
+  /// Creates KvCaches of scalar type S for a decoder with layers like this one; see make_cache(). `ropes` are kept, for
+  /// layers that have other ropes.
+  template <class S = T>
+  KvCaches<S> make_caches(const KvCachesConfig& sizes) const {
+    KvCachesConfig all = fitted(sizes);
+    if (!all.ropes.empty()) all.rope.reset();
+    return KvCaches<S>(all);
   }
 
  private:

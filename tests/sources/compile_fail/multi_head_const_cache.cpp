@@ -1,5 +1,5 @@
-// expect: attn: a layer appends to its cache, which must be a non-const KvCache or cache.select({a, b}) of a
-// expect: PagedKvCache; to only read a cache, call attend(x, cache)
+// expect: attn: a layer appends to its cache, which must be a non-const KvCache, cache.select({a, b}) of a
+// expect: PagedKvCache, or step.layer(l) of KvCaches; to only read a cache, call attend(x, cache)
 #include <attn/attn.h>
 
 int main() {

@@ -13,7 +13,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class X>
 concept LayerInput = !KvSource<X>;
 
-/// A cache that a layer can append to: a KvCache, or sequences of a PagedKvCache.
+/// A cache that a layer can append to: a KvCache, sequences of a PagedKvCache, or a layer of a step of KvCaches.
 template <class Cache>
 concept KvStore = KvSource<Cache> && requires(Cache& cache, const TensorView<const float, 4>& heads) {
   cache.append(heads, heads, Indices(std::vector<Index>()));
@@ -34,8 +34,8 @@ template <class T, class X, class Cache>
 constexpr bool check_appendable() {
   static_assert(check_layer_types_over<T, X, std::remove_cvref_t<Cache>>());
   static_assert(KvStore<Cache>,
-                "attn: a layer appends to its cache, which must be a non-const KvCache or cache.select({a, b}) of a "
-                "PagedKvCache; to only read a cache, call attend(x, cache)");
+                "attn: a layer appends to its cache, which must be a non-const KvCache, cache.select({a, b}) of a "
+                "PagedKvCache, or step.layer(l) of KvCaches; to only read a cache, call attend(x, cache)");
   return KvStore<Cache> && std::is_same_v<scalar_of<Cache>, computed_t<T>>;
 }
 

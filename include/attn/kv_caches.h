@@ -1,0 +1,375 @@
+// KvCaches: the keys and values of all layers of a decoder, for any number of sequences.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "attn/cached_attention.h"
+#include "attn/detail/cache/append_undo.h"
+#include "attn/detail/cache/paged_append.h"
+#include "attn/out_of_pages.h"
+
+namespace attn {
+
+/// The sizes of KvCaches.
+struct KvCachesConfig {
+  Index layers = 0;      ///< layers of the decoder; required
+  Index kv_heads = 1;    ///< heads of keys and values
+  Index head_dim = 0;    ///< features of a key; required
+  Index v_dim = 0;       ///< features of a value; 0: head_dim
+  Index pages = 0;       ///< pages in the pool, for all sequences; required. A page holds the tokens of all layers.
+  Index page_size = 64;  ///< tokens in a page; see PagedKvCacheConfig
+  std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
+  /// In place of `rope`, if layers differ: one for each layer, or std::nullopt for a layer without.
+  std::vector<std::optional<Rope>> ropes = {};
+};
+
+namespace detail {
+/// A KvCachesConfig whose rope is given in braces; see KvCacheWithRopeInBraces.
+struct KvCachesWithRopeInBraces {
+  Index layers, kv_heads, head_dim, v_dim, pages, page_size;
+  RopeConfig rope;
+  std::vector<std::optional<Rope>> ropes;
+};
+
+/// What a step of KvCaches appends, and where.
+struct OpenStep {
+  std::vector<Index> sequences, lens;
+  std::vector<PageTables::Mark> marks;  // of the sequences before the step
+  std::vector<bool> appended;           // for each layer, whether it has appended its tokens
+};
+}  // namespace detail
+
+inline namespace ATTN_BUILT_FOR {
+
+template <class T>
+class KvStep;
+template <class T>
+class KvLayer;
+
+/// The keys and values of all layers of a decoder: a PagedKvCache for each layer, with one set of sequences and one
+/// table of pages for all. A page number stands for the page of that number in every layer. Tokens are appended in
+/// steps, from which either all layers get their tokens or none does:
+///
+///     attn::KvCaches<float> caches({.layers = 6, .kv_heads = 8, .head_dim = 128, .pages = 512, .rope = rope});
+///     const attn::Index a = caches.add(), b = caches.fork(a);
+///     auto step = caches.step({a, b}, 1);                         // a token for each; or {512, 1}
+///     for (attn::Index l = 0; l < 6; ++l)
+///       x = block[l](x, step.layer(l));                           // calls mha(x, step.layer(l), attn::causal())
+///     step.commit();
+///
+/// T may be any element type of KvCache. The constructor allocates all memory. With `.pages = batch, .page_size =
+/// capacity`, each of up to `batch` sequences is contiguous in memory, as in a KvCache of that capacity.
+///
+/// One step may be open at a time. Until it is committed, functions of KvCaches show the sequences without its tokens
+/// (except for free_pages() and table(), which show that their pages are taken), and calls that change sequences are
+/// refused. If a call throws, nothing has changed; release() and truncate() throw std::invalid_argument only.
+/// Concurrent calls that only read are safe. Copies are deep, without the tokens of an open step. While a step is open,
+/// the caches must not be moved, assigned to or destroyed; a moved-from object may only be assigned to or destroyed.
+template <class T>
+class KvCaches {
+ public:
+  using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
+
+  /// @throws std::invalid_argument unless all sizes are positive, and the ropes, if any, fit.
+  explicit KvCaches(const KvCachesConfig& config)
+      : config_(checked(config)), tables_(config_.pages, config_.page_size) {
+    detail::check_cached<T>();
+    storage_.reserve(static_cast<std::size_t>(config_.layers));
+    for (Index layer = 0; layer < config_.layers; ++layer)
+      storage_.emplace_back(config_.pages, config_.kv_heads, config_.page_size, config_.head_dim, config_.v_dim);
+  }
+  /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
+  template <int kNever = 0>
+  explicit KvCaches(const detail::KvCachesWithRopeInBraces&)
+      : KvCaches(detail::refuse_rope_in_braces<KvCachesConfig, kNever>()) {}
+  /// A deep copy, without the tokens of an open step.
+  KvCaches(const KvCaches& other) : config_(other.config_), storage_(other.storage_), tables_(other.tables_) {
+    if (other.open_) tables_.restore(other.open_->sequences, other.open_->marks);
+  }
+  /// Moves; no step may be open. The moved-from object may then only be assigned to or destroyed.
+  KvCaches(KvCaches&&) noexcept = default;
+  /// A deep copy; no step of this object may be open. If it throws, this object is unchanged.
+  KvCaches& operator=(const KvCaches& other) { return *this = KvCaches(other); }
+  /// Moves; no step of either object may be open. The moved-from object may then only be assigned to or destroyed.
+  KvCaches& operator=(KvCaches&&) noexcept = default;
+
+  /// The sizes, with the defaults filled in.
+  const KvCachesConfig& config() const { return config_; }
+  /// The number of layers.
+  Index layers() const { return config_.layers; }
+  /// The number of pages in the pool, each with the tokens of all layers.
+  Index pages() const { return config_.pages; }
+  /// The number of pages that no sequence uses.
+  Index free_pages() const { return tables_.free_pages(); }
+  /// The size of the pool in bytes: keys, values and their scales, of all layers.
+  Index bytes() const { return layers() * storage_.front().bytes(); }
+
+  /// Adds an empty sequence and returns its number. Numbers are never reused.
+  Index add() { return unopened("add").add(); }
+  /// Adds a sequence with the tokens of another, or with the first `length` of them, in all layers; see
+  /// PagedKvCache::fork().
+  Index fork(Index sequence, std::optional<Index> length = std::nullopt) {
+    return unopened("fork").fork(sequence, length);
+  }
+  /// Removes a sequence and frees the pages that no other sequence uses.
+  void release(Index sequence) { unopened("release").release(sequence); }
+  /// Keeps the first `length` tokens of a sequence in all layers; see PagedKvCache::truncate().
+  void truncate(Index sequence, Index length) { unopened("truncate").truncate(sequence, length); }
+
+  /// Whether there is a sequence with this number.
+  bool has(Index sequence) const { return tables_.has(sequence); }
+  /// The number of sequences.
+  Index sequences() const { return tables_.count(); }
+  /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
+  Index length(Index sequence) const { return tables_.of(sequence).length; }
+  /// The page numbers of a sequence, in the order of its tokens.
+  std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
+  /// Returns how many free pages a step of `tokens` tokens would take, including the copy of a shared page.
+  Index pages_needed(Index sequence, Index tokens) const { return tables_.pages_needed(sequence, tokens); }
+
+  /// Begins a step that appends `tokens` tokens to each of the sequences, in all layers. It takes the pages of all
+  /// layers at once.
+  /// @throws OutOfPages if there are too few free pages; std::invalid_argument if a step is open, or a sequence does not
+  /// exist or appears twice.
+  template <std::integral N>
+  [[nodiscard]] KvStep<T> step(Indices sequences, N tokens) {
+    const std::size_t count = sequences.values.size();
+    return step(std::move(sequences), std::vector<Index>(count, static_cast<Index>(tokens)));
+  }
+  /// Begins a step that appends lens[i] tokens to sequences[i].
+  [[nodiscard]] KvStep<T> step(Indices sequences, Indices lens);
+
+  /// Returns a view of these sequences in one layer, in this order, for attention(). Valid until the caches change.
+  KvView<Computed> view(Index layer, const Indices& sequences) const {
+    KvView<Computed> some = all_pages(layer);
+    for (Index s : sequences.values) some.add(table(s), length(s));
+    return some;
+  }
+  /// Not to be called: fails to compile, with a message that says to name a layer. Calls that are passed the caches
+  /// themselves end up here.
+  template <class X = T>
+  KvView<Computed> view() const {
+    static_assert(sizeof(X) == 0,
+                  "attn: KvCaches hold the keys of several layers: pass step.layer(l) of caches.step({a, b}, tokens), "
+                  "or, to only read them, caches.view(l, {a, b})");
+    return all_pages(0);
+  }
+
+  /// All pages of a layer's keys, (pages, kv_heads, page_size, dim). Elements after the last token of a page are
+  /// indeterminate.
+  TensorView<const T, 4> key_pages(Index layer) const { return of(layer).keys().numbers; }
+  /// All pages of a layer's values, likewise.
+  TensorView<const T, 4> value_pages(Index layer) const { return of(layer).values().numbers; }
+  /// The scales of a layer's keys in std::int8_t caches, (pages, kv_heads, page_size).
+  TensorView<const float, 3> key_scales(Index layer) const { return of(layer).keys().scales; }
+  /// The scales of a layer's values, likewise.
+  TensorView<const float, 3> value_scales(Index layer) const { return of(layer).values().scales; }
+
+ private:
+  friend class KvStep<T>;
+  friend class KvLayer<T>;
+
+  static KvCachesConfig checked(KvCachesConfig c) {
+    if (c.v_dim == 0) c.v_dim = c.head_dim;
+    detail::require(
+        c.layers > 0 && c.kv_heads > 0 && c.head_dim > 0 && c.v_dim > 0 && c.pages > 0 && c.page_size > 0,
+        "KvCaches: layers ", c.layers, ", kv_heads ", c.kv_heads, ", head_dim ", c.head_dim, ", v_dim ", c.v_dim,
+        ", pages ", c.pages, ", page_size ", c.page_size, " must all be positive",
+        c.layers == 0 || c.head_dim == 0 || c.pages == 0 ? "; layers, head_dim and pages have no default" : "");
+    const Index given = static_cast<Index>(c.ropes.size());
+    detail::require(given == 0 || (given == c.layers && !c.rope), "KvCaches: got ", given, " ropes for ", c.layers,
+                    " layers", c.rope ? ", and a rope for all layers" : "",
+                    "; pass one rope for all layers, or ropes, with one for each layer");
+    for (Index layer = 0; layer < c.layers; ++layer)
+      if (const Rope* const rope = rope_of(c, layer))
+        detail::require(rope->config().head_dim == c.head_dim, "KvCaches: head_dim is ", c.head_dim,
+                        ", but the head_dim of the rope of layer ", layer, " is ", rope->config().head_dim);
+    return c;
+  }
+  static const Rope* rope_of(const KvCachesConfig& c, Index layer) {
+    const std::optional<Rope>& rope = c.ropes.empty() ? c.rope : c.ropes[static_cast<std::size_t>(layer)];
+    return rope ? &*rope : nullptr;
+  }
+
+  Index checked(Index layer) const {
+    detail::require(layer >= 0 && layer < layers(), "KvCaches: layer ", layer, " is out of range; there are ", layers(),
+                    " layers");
+    return layer;
+  }
+  const detail::KvPages<T>& of(Index layer) const { return storage_[static_cast<std::size_t>(checked(layer))]; }
+  KvView<Computed> all_pages(Index layer) const { return of(layer).view(rope_of(config_, layer)); }
+
+  /// The sequences, to be changed while no step is open.
+  detail::PageTables& unopened(const char* what) {
+    if (open_) refuse_while_open(what);
+    return tables_;
+  }
+  [[noreturn]] void refuse_while_open(const char* what) const {
+    Index appended = 0;
+    for (const bool done : open_->appended) appended += done;
+    detail::refuse({"KvCaches: ", what, "() while a step of ", open_->sequences.size(), " sequences is open, and ",
+                    appended, " of ", layers(),
+                    " layers have appended to it; call its commit(), or destroy it, first"});
+  }
+  /// The open step, which must have this number.
+  const detail::OpenStep& opened(std::uint64_t step) const {
+    detail::require(open_ && step == steps_, "KvCaches: this step was committed or destroyed; begin another one");
+    return *open_;
+  }
+  void abandon() noexcept {
+    tables_.restore(open_->sequences, open_->marks);
+    open_.reset();
+  }
+
+  KvCachesConfig config_;
+  std::vector<detail::KvPages<T>> storage_;  // of each layer
+  detail::PageTables tables_;
+  std::optional<detail::OpenStep> open_;
+  std::uint64_t steps_ = 0;  // begun so far; the number of the one that is open
+};
+
+/// One layer of a step of KvCaches, as attention() and the layers take it:
+///
+///     mha(x, step.layer(l), attn::causal());     // appends the keys and values of x, and attends to them
+///     attn::attention(q, step.layer(l)).out;     // reads
+///
+/// It shows the tokens of the step once the layer has appended them. It refers to the KvCaches and is valid until the
+/// step is committed or destroyed; later calls are refused.
+template <class T>
+class KvLayer {
+ public:
+  using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
+
+  /// Appends the step's tokens to the layer, if it is the same number for each sequence: k (sequences, kv_heads, tokens,
+  /// head_dim), v (sequences, kv_heads, tokens, v_dim); see KvCache::append().
+  /// @throws std::invalid_argument if the shapes disagree with each other or with the step, or the layer has appended
+  /// its tokens already.
+  template <class K, class V>
+  void append(const K& k, const V& v) {
+    append(k, v, nullptr);
+  }
+  /// Appends the step's tokens with the sequences packed back to back, lens[i] tokens of the i-th: k (1, kv_heads, sum
+  /// of lens, head_dim), v likewise.
+  template <class K, class V>
+  void append(const K& k, const V& v, Indices lens) {
+    append(k, v, &lens);
+  }
+
+  /// Returns a view of the step's sequences in this layer, as attention() takes them. Valid until the layer appends, or
+  /// the step is committed or destroyed.
+  KvView<Computed> view() const {
+    const detail::OpenStep& step = caches_->opened(step_);
+    KvView<Computed> some = caches_->all_pages(layer_);
+    for (std::size_t i = 0; i < step.sequences.size(); ++i)
+      some.add(caches_->table(step.sequences[i]), caches_->length(step.sequences[i]) + (marks() ? step.lens[i] : 0));
+    return some;
+  }
+
+ private:
+  friend class KvStep<T>;
+  friend class detail::AppendUndo<KvLayer>;
+
+  KvLayer(KvCaches<T>& caches, std::uint64_t step, Index layer) : caches_(&caches), step_(step), layer_(layer) {}
+
+  bool marks() const { return caches_->opened(step_).appended[static_cast<std::size_t>(layer_)]; }
+  void restore(bool appended) noexcept { caches_->open_->appended[static_cast<std::size_t>(layer_)] = appended; }
+
+  template <class K, class V>
+  void append(const K& k, const V& v, const Indices* lens) {
+    const auto& keys_held = detail::evaluated(k);
+    const auto& values_held = detail::evaluated(v);
+    const auto keys = detail::appended<Computed>(keys_held);
+    const std::vector<Index> same(lens ? 0 : caches_->opened(step_).lens.size(), keys.dim(2));
+    append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held),
+           lens ? std::span<const Index>(lens->values) : same, lens != nullptr);
+  }
+  void append(const detail::KernelFamily<Computed>& kernels, const detail::DTypeView<const Computed>& k,
+              const detail::DTypeView<const Computed>& v, std::span<const Index> lens, bool packed) {
+    const detail::OpenStep& step = caches_->opened(step_);
+    const KvCachesConfig& c = caches_->config();
+    detail::check_appended(k, v, packed ? 1 : static_cast<Index>(lens.size()), c.kv_heads, c.head_dim, c.v_dim);
+    detail::check_lens(step.sequences, lens, k.dim(2), packed);
+    for (std::size_t i = 0; i < lens.size(); ++i)
+      detail::require(lens[i] == step.lens[i], "append: the step has ", step.lens[i], " tokens for sequence ",
+                      step.sequences[i], ", but layer ", layer_, " got ", lens[i]);
+    detail::require(!marks(), "append: layer ", layer_, " has appended the tokens of this step already");
+    typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), c.head_dim, c.v_dim, KvCaches<T>::rope_of(c, layer_));
+    detail::write_tokens(caches_->storage_[static_cast<std::size_t>(layer_)], writer, k, v, caches_->tables_,
+                         step.sequences, lens, packed);
+    restore(true);
+  }
+
+  KvCaches<T>* caches_;
+  std::uint64_t step_;
+  Index layer_;
+};
+
+/// Tokens that are being appended to KvCaches, from KvCaches::step(). Each layer appends its keys and values through
+/// layer(); commit() then adds the tokens to the sequences. A step that is destroyed without commit(), for example by an
+/// exception, leaves the sequences as they were and gives its pages back.
+///
+/// It refers to the KvCaches, which must not be moved or destroyed while it exists. A moved-from step may only be
+/// destroyed.
+template <class T>
+class [[nodiscard]] KvStep {
+ public:
+  /// Moves; the moved-from step may then only be destroyed.
+  KvStep(KvStep&& other) noexcept : caches_(std::exchange(other.caches_, nullptr)), step_(other.step_) {}
+  /// Removes the step's tokens unless they were committed.
+  ~KvStep() {
+    if (caches_) caches_->abandon();
+  }
+
+  /// Returns a layer, to append to it and to read it. Layers may append in any order, and read others.
+  /// @throws std::invalid_argument if there is no such layer, or the step was committed.
+  KvLayer<T> layer(Index layer) const { return {unfinished(), step_, unfinished().checked(layer)}; }
+
+  /// Adds the step's tokens to the sequences. @throws std::invalid_argument if a layer has not appended them yet, or the
+  /// step was committed already.
+  void commit() {
+    const detail::OpenStep& step = *unfinished().open_;
+    for (std::size_t layer = 0; layer < step.appended.size(); ++layer)
+      detail::require(step.appended[layer], "commit: layer ", layer, " of ", step.appended.size(),
+                      " has not appended the tokens of this step");
+    caches_->tables_.lengthen(step.sequences, step.lens);
+    std::exchange(caches_, nullptr)->open_.reset();
+  }
+
+ private:
+  friend class KvCaches<T>;
+  KvStep(KvCaches<T>& caches, std::uint64_t step) : caches_(&caches), step_(step) {}
+
+  KvCaches<T>& unfinished() const {
+    detail::require(caches_ != nullptr, "KvCaches: this step was committed or moved; begin another one");
+    return *caches_;
+  }
+
+  KvCaches<T>* caches_;  // null if the step was committed or moved
+  std::uint64_t step_;
+};
+
+template <class T>
+KvStep<T> KvCaches<T>::step(Indices sequences, Indices lens) {
+  const Index count = static_cast<Index>(sequences.values.size()), given = static_cast<Index>(lens.values.size());
+  unopened("step");
+  detail::require(given == count, "step: got ", given, " lengths for ", count, " sequences");
+  for (std::size_t i = 0; i < lens.values.size(); ++i)
+    detail::require(lens.values[i] >= 0 && lens.values[i] <= detail::kLargestIndex, "step: the length for sequence ",
+                    sequences.values[i], " must be in 0..2^", detail::kIndexBits, ", but is ", lens.values[i]);
+  detail::OpenStep step{std::move(sequences.values).to_vector(), std::move(lens.values).to_vector(), {}, {}};
+  step.marks = tables_.marks(step.sequences);
+  step.appended.assign(storage_.size(), false);
+  tables_.take(step.sequences, step.lens, [&](Index page, Index copy, Index tokens) {
+    for (detail::KvPages<T>& layer : storage_) layer.copy_page(layer, page, copy, tokens);
+  });
+  open_ = std::move(step);
+  return {*this, ++steps_};
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn
