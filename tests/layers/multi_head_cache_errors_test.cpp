@@ -46,6 +46,21 @@ TEST(MultiHeadCacheErrors, LeaveContiguousCachesUnchanged) {
   EXPECT_EQ(small.length(0), 0);
 }
 
+/// A page is shared by sequences of which one ends earlier in it than the other.
+TEST(MultiHeadCacheErrors, LeaveForksOfOtherLengthsUnchanged) {
+  const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope});
+  auto pages = mha.make_paged_cache({.pages = 4, .page_size = 4});
+  const Index a = pages.add();
+  mha(drawn(1, 7, 8, 1), pages.select({a}), causal());
+  const Index b = pages.fork(a, 5);
+  const Tokens before = tokens_of(pages, a), before_b = tokens_of(pages, b);
+  for (const std::vector<Index>& both : {std::vector{a, b}, {b, a}}) {
+    EXPECT_THROW(mha(drawn(2, 1, 8, 2), pages.select(both), failing(), Options{.executor = serial()}), Fails);
+    EXPECT_TRUE(holds(pages, a, before));
+    EXPECT_TRUE(holds(pages, b, before_b));
+  }
+}
+
 TEST(MultiHeadCacheErrors, LeavePagedCachesUnchanged) {
   const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope});
   auto pages = mha.make_paged_cache({.pages = 7, .page_size = 4});

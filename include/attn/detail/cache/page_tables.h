@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -101,7 +102,7 @@ class PageTables {
 
   /// Returns how many free pages it takes to append lens[i] tokens to sequences[i], for all i. The sequences must be
   /// distinct. A shared page is copied before it is written to. If every sequence that shares it is appended to, the
-  /// last one keeps the original.
+  /// longest one keeps the original.
   Index pages_needed(std::span<const Index> sequences, std::span<const Index> lens) const {
     Index needed = 0;
     std::unordered_map<Index, Index> copies;  // number of copies per page
@@ -131,12 +132,18 @@ class PageTables {
       require(std::find(sequences.begin(), s, *s) == s, "sequence ", *s, " appears twice");
     const Index needed = pages_needed(sequences, lens);
     if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), static_cast<Index>(users_.size())));
+    // The longest sequence comes last and thus keeps a page whose other users get copies. It writes behind the tokens of
+    // all of them, so restore() can give the page back to them.
+    std::vector<std::size_t> order(sequences.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return of(sequences[a]).length < of(sequences[b]).length; });
     // Allocations, which may throw, come before any change.
     for (std::size_t i = 0; i < lens.size(); ++i) {
       Sequence& s = at(sequences[i]);
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
     }
-    for (std::size_t i = 0; i < lens.size(); ++i) take(at(sequences[i]), lens[i], copy);
+    for (const std::size_t i : order) take(at(sequences[i]), lens[i], copy);
   }
   /// Adds lens[i] tokens, whose pages were taken, to sequences[i].
   void lengthen(std::span<const Index> sequences, std::span<const Index> lens) {
