@@ -6,7 +6,6 @@ add_library(
   ${CMAKE_CURRENT_LIST_DIR}/binary_file.cpp
   ${CMAKE_CURRENT_LIST_DIR}/checkpoint.cpp
   ${CMAKE_CURRENT_LIST_DIR}/generate.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/layer_cache.cpp
   ${CMAKE_CURRENT_LIST_DIR}/layers.cpp
   ${CMAKE_CURRENT_LIST_DIR}/same_bits.cpp
   ${CMAKE_CURRENT_LIST_DIR}/sampler.cpp

@@ -3,17 +3,36 @@
 #include <stdexcept>
 #include <string>
 
+#include <attn/mods/causal.h>
+
 #include "layers.h"
 
 namespace tinystories {
 
+namespace {
+
+/// Contiguous sequences are pages of their whole capacity.
+attn::KvCachesConfig caches_of(const Config& config, const CacheOptions& options) {
+  const Index page_size = options.paged ? options.page_size : options.capacity;
+  // All networks of llama2.c use this rotary embedding.
+  const attn::Rope rope({.head_dim = config.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
+  return {.layers = config.n_layers,
+          .kv_heads = config.n_kv_heads,
+          .head_dim = config.head_dim(),
+          .pages = options.batch * ((options.capacity + page_size - 1) / page_size),
+          .page_size = page_size,
+          .rope = rope};
+}
+
+}  // namespace
+
 Context::Context(const Config& config, const CacheOptions& options)
-    : capacity_(options.capacity), batch_(options.batch) {
-  for (Index layer = 0; layer < config.n_layers; ++layer) layers_.emplace_back(config, options);
+    : capacity_(options.capacity), caches_(caches_of(config, options)) {
+  for (Index i = 0; i < options.batch; ++i) sequences_.push_back(caches_.add());
 }
 
 void Context::truncate(Index length) {
-  for (LayerCache& layer : layers_) layer.truncate(length);
+  for (const Index sequence : sequences_) caches_.truncate(sequence, length);
 }
 
 Matrix Transformer::forward(std::span<const Index> tokens, Context& context, const attn::Options& options,
@@ -26,23 +45,26 @@ Matrix Transformer::forward(std::span<const Index> tokens, Context& context, con
     throw std::invalid_argument("forward: " + std::to_string(n) + " tokens after " + std::to_string(context.length()) +
                                 " do not fit in a context of " + std::to_string(context.capacity()));
   Matrix x = embedded(tokens);
+  auto step = context.step(n);
   for (Index l = 0; l < config().n_layers; ++l) {
-    attend(x, l, context, options, observer);
+    attend(x, l, context, step, options, observer);
     const LayerWeights weights = checkpoint_.layer(l);
     x += feed_forward(rms_norm(x, weights.rms_ffn), weights.w1, weights.w2, weights.w3, options);
   }
-  return rms_norm(x, checkpoint_.rms_final());
+  Matrix states = rms_norm(x, checkpoint_.rms_final());
+  step.commit();
+  return states;
 }
 
 Matrix Transformer::logits(const Matrix& states, const attn::Options& options) const {
   return linear(states, checkpoint_.classifier(), options);
 }
 
-void Transformer::attend(Matrix& x, Index layer, Context& context, const attn::Options& options,
-                         const Observer& observer) const {
+void Transformer::attend(Matrix& x, Index layer, const Context& context, const attn::KvStep<float>& step,
+                         const attn::Options& options, const Observer& observer) const {
   const Config& c = config();
   const LayerWeights weights = checkpoint_.layer(layer);
-  const Index batch = context.batch(), n = x.rows() / batch, first = context.layer(layer).length();
+  const Index batch = context.batch(), n = x.rows() / batch, first = context.length();
   const Matrix normalised = rms_norm(x, weights.rms_att);
   const Matrix q = linear(normalised, weights.wq, options);
   const Matrix k = linear(normalised, weights.wk, options);
@@ -52,9 +74,10 @@ void Transformer::attend(Matrix& x, Index layer, Context& context, const attn::O
   const auto heads = [&](const Matrix& rows, Index count) {
     return attn::bshd(rows.data(), batch, n, count, c.head_dim());
   };
-  LayerCache& cache = context.layer(layer);
+  attn::KvLayer<float> cache = step.layer(layer);
   cache.append(heads(k, c.n_kv_heads), heads(v, c.n_kv_heads));
-  cache.attend(attn::bshd(out.data(), batch, n, c.n_heads, c.head_dim()), heads(q, c.n_heads), options);
+  attn::attention_into(attn::bshd(out.data(), batch, n, c.n_heads, c.head_dim()), heads(q, c.n_heads), cache,
+                       attn::causal(), options);
   if (observer)
     observer(
         {layer, first, heads(q, c.n_heads), heads(k, c.n_kv_heads), heads(v, c.n_kv_heads), heads(out, c.n_heads)});

@@ -6,34 +6,46 @@
 #include <utility>
 #include <vector>
 
+#include <attn/kv_caches.h>
+
 #include "checkpoint.h"
-#include "layer_cache.h"
 
 namespace tinystories {
 
-/// The state of one or several sequences of the same length: a cache per layer.
+struct CacheOptions {
+  bool paged = false;    // in pages, rather than one sequence after the other
+  Index capacity = 0;    // tokens of each sequence
+  Index page_size = 64;  // tokens per page
+  Index batch = 1;       // sequences, which have the same length
+};
+
+/// The state of one or several sequences of the same length: keys and values of all layers. Keys are rotated by their
+/// positions when they are appended, and queries when they attend.
 class Context {
  public:
   Context(const Config& config, const CacheOptions& options);
 
-  Index length() const { return layers_.front().length(); }
+  Index length() const { return caches_.length(sequences_.front()); }
   Index capacity() const { return capacity_; }
-  Index batch() const { return batch_; }
+  Index batch() const { return static_cast<Index>(sequences_.size()); }
   /// Keeps the first `length` tokens of each sequence.
   void truncate(Index length);
-  LayerCache& layer(Index layer) { return layers_[static_cast<std::size_t>(layer)]; }
+  /// Begins to append n tokens to each sequence.
+  attn::KvStep<float> step(Index n) { return caches_.step(sequences_, n); }
 
  private:
-  Index capacity_, batch_;
-  std::vector<LayerCache> layers_;
+  Index capacity_;
+  attn::KvCaches<float> caches_;
+  std::vector<Index> sequences_;
 };
 
 /// The attention of one layer to the n tokens at `first`, first + 1, ..., for observers.
 struct Attended {
+  using View = attn::TensorView<const float, 4>;
   Index layer;
   Index first;
-  LayerCache::View q, k, v;  // (batch, heads, n, head_dim), before rotation
-  LayerCache::View out;      // same shape as q
+  View q, k, v;  // (batch, heads, n, head_dim), before rotation
+  View out;      // same shape as q
 };
 
 class Transformer {
@@ -47,7 +59,7 @@ class Transformer {
   /// Feeds the next n tokens of each sequence, a prompt at once or one at a time, and returns their final states,
   /// (batch * n, dim). All tokens of a sequence come before those of the next.
   /// @throws std::out_of_range for a token that is not in the vocabulary, std::invalid_argument if there are no tokens,
-  /// they do not fit in the context, or sequences would get different numbers of tokens; nothing is fed then.
+  /// they do not fit in the context, or sequences would get different numbers of tokens. Nothing is fed if it throws.
   Matrix forward(std::span<const Index> tokens, Context& context, const attn::Options& options = {},
                  const Observer& observer = {}) const;
 
@@ -56,7 +68,8 @@ class Transformer {
 
  private:
   /// Adds to each row of `x` its attention to the tokens up to it.
-  void attend(Matrix& x, Index layer, Context& context, const attn::Options& options, const Observer& observer) const;
+  void attend(Matrix& x, Index layer, const Context& context, const attn::KvStep<float>& step,
+              const attn::Options& options, const Observer& observer) const;
 
   Matrix embedded(std::span<const Index> tokens) const;
 

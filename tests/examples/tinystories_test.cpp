@@ -115,6 +115,21 @@ TEST(Network, ShowsTheAttentionOfEachLayer) {
   EXPECT_EQ(layers, (std::vector<Index>{0, 1}));
 }
 
+TEST(Network, FeedsNothingIfALayerThrows) {
+  const Transformer network = network_of(networks()[0]);
+  for (const bool paged : {false, true}) {
+    const CacheOptions cache{.paged = paged, .capacity = 5, .page_size = 2};
+    Context context(network.config(), cache), untroubled(network.config(), cache);
+    for (Context* each : {&context, &untroubled}) network.forward(Tokens{0, 1, 2}, *each);
+    const auto fail_in_layer_1 = [](const Attended& attended) {
+      if (attended.layer == 1) throw std::runtime_error("layer 1");
+    };
+    EXPECT_THROW(network.forward(Tokens{3, 4}, context, {}, fail_in_layer_1), std::runtime_error);
+    EXPECT_EQ(context.length(), 3);
+    EXPECT_EQ(network.forward(Tokens{4, 3}, context), network.forward(Tokens{4, 3}, untroubled));
+  }
+}
+
 TEST(Network, RefusesInvalidTokens) {
   const Transformer network = network_of(networks()[0]);
   for (const bool paged : {false, true}) {

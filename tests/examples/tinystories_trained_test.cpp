@@ -159,8 +159,7 @@ TEST_P(TrainedNetwork, EveryLayerMatchesDoublePrecision) {
   const attn::Rope rope({.head_dim = c.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
   ASSERT_EQ(trained_->attended.size(), static_cast<std::size_t>(c.n_layers * kTokens * 2 * (c.dim + c.kv_dim())));
   Index compared = 0;
-  const auto compare = [&](const char* what, const Attended& attended, LayerCache::View got, Index before,
-                           bool turned) {
+  const auto compare = [&](const char* what, const Attended& attended, Attended::View got, Index before, bool turned) {
     const Index heads = got.dim(1), n = got.dim(2), row = heads * c.head_dim();
     const float* expected = trained_->attended.data() + attended.layer * kTokens * 2 * (c.dim + c.kv_dim()) +
                             before * kTokens + attended.first * row;
