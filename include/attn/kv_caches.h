@@ -212,13 +212,12 @@ class KvCaches {
   [[noreturn]] void refuse_while_open(const char* what) const {
     Index appended = 0;
     for (const bool done : open_->appended) appended += done;
-    detail::refuse({"KvCaches: ", what, "() while a step of ", open_->sequences.size(), " sequences is open, and ",
-                    appended, " of ", layers(),
-                    " layers have appended to it; call its commit(), or destroy it, first"});
+    detail::refuse({what, ": a step of ", open_->sequences.size(), " sequences is open, to which ", appended, " of ",
+                    layers(), " layers have appended; commit() or destroy it first"});
   }
   /// The open step, which must have this number.
   const detail::OpenStep& opened(std::uint64_t step) const {
-    detail::require(open_ && step == steps_, "KvCaches: this step was committed or destroyed; begin another one");
+    detail::require(open_ && step == steps_, "this step of KvCaches was committed or destroyed; begin another one");
     return *open_;
   }
   void abandon() noexcept {
@@ -345,7 +344,7 @@ class [[nodiscard]] KvStep {
   KvStep(KvCaches<T>& caches, std::uint64_t step) : caches_(&caches), step_(step) {}
 
   KvCaches<T>& unfinished() const {
-    detail::require(caches_ != nullptr, "KvCaches: this step was committed or moved; begin another one");
+    detail::require(caches_ != nullptr, "this step of KvCaches was committed or moved; begin another one");
     return *caches_;
   }
 

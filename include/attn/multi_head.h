@@ -217,8 +217,8 @@ class MultiHeadAttention {
   ///     y = mha(token, cache, attn::causal()).out;                // (2, 1, embed_dim)
   ///     y = mha(attn::ragged(x, {512, 1}), pages.select({a, b}), attn::causal()).out;  // x, y: (1, 513, embed_dim)
   ///
-  /// The cache is a KvCache or sequences of a PagedKvCache. Its element type may differ from T if its Computed type is
-  /// that of KvCache<T>, e.g. std::int8_t with T = float. It must have the layer's rope, which rotates keys as they are
+  /// The cache is a KvCache, sequences of a PagedKvCache, or a layer of a step of KvCaches. Its element type may differ
+  /// from T if its Computed type is that of KvCache<T>, e.g. std::int8_t with T = float. It must have the layer's rope, which rotates keys as they are
   /// appended and queries as they are read. With a mask that drops later tokens, results do not depend on how many
   /// tokens are passed at a time. `path` and `weights` work as without a cache.
   ///

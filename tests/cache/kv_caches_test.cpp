@@ -132,8 +132,7 @@ TEST_F(SmallCaches, RefuseChangesWhileAStepIsOpen) {
     auto step = caches_.step({1, 0}, 2);
     append(step, 1, {2, 2});
     const auto refused = [&](const std::string& what, const auto& call) {
-      expect_refused(what.c_str(), {what + "() while a step of 2 sequences is open", "1 of 3 layers", "commit()"},
-                     call);
+      expect_refused(what.c_str(), {what + ": a step of 2 sequences is open", "1 of 3 layers", "commit()"}, call);
     };
     refused("add", [&] { caches_.add(); });
     refused("fork", [&] { caches_.fork(0); });
@@ -148,9 +147,9 @@ TEST_F(SmallCaches, RefuseChangesWhileAStepIsOpen) {
 TEST_F(SmallCaches, RefuseStepsThatAreOver) {
   Appended<float> given(Tokens::exact(kSizes, 1, random_));
   const auto over = [&](const char* what, KvLayer<float> layer) {
-    expect_refused(what, {"this step was committed or destroyed"}, [&] { layer.view(); });
-    expect_refused(what, {"this step was committed or destroyed"}, [&] { layer.append(given.k(), given.v()); });
-    expect_refused(what, {"this step was committed or destroyed"}, [&] { layer.append(given.k(), given.v(), {1}); });
+    expect_refused(what, {"was committed or destroyed"}, [&] { layer.view(); });
+    expect_refused(what, {"was committed or destroyed"}, [&] { layer.append(given.k(), given.v()); });
+    expect_refused(what, {"was committed or destroyed"}, [&] { layer.append(given.k(), given.v(), {1}); });
   };
   std::optional<KvStep<float>> step(caches_.step({0}, 1));
   const KvLayer<float> first = step->layer(0);

@@ -235,8 +235,7 @@ TEST_F(Mistakes, ReleasedTwice) {
   PagedKvCache<float> cache({.pages = 4, .head_dim = 8});
   const Index text = cache.add();
   cache.release(text);
-  expect_says("attn: sequence 0 does not exist; it was released or never added",
-              [&] { cache.release(text); });
+  expect_says("attn: sequence 0 does not exist; it was released or never added", [&] { cache.release(text); });
 }
 
 TEST_F(Mistakes, SequenceNeverAdded) {
@@ -250,6 +249,30 @@ TEST_F(Mistakes, PagesRunOut) {
   const Index text = cache.add();
   expect_says<OutOfPages>("attn: 2 more pages are needed, but only 1 of 1 are free; release() or truncate() a sequence",
                           [&] { cache.append(text, k_, k_); });
+}
+
+TEST_F(Mistakes, ChangedWhileAStepIsOpen) {
+  KvCaches<float> caches({.layers = 2, .head_dim = 8, .pages = 4});
+  const Index a = caches.add();
+  auto step = caches.step({a}, 7);
+  step.layer(0).append(k_, k_);
+  expect_says(
+      "attn: fork: a step of 1 sequences is open, to which 1 of 2 layers have appended; commit() or destroy it first",
+      [&] { caches.fork(a); });
+}
+
+TEST_F(Mistakes, CommittedTooEarly) {
+  KvCaches<float> caches({.layers = 2, .head_dim = 8, .pages = 4});
+  auto step = caches.step({caches.add()}, 7);
+  step.layer(0).append(k_, k_);
+  expect_says("attn: commit: layer 1 of 2 has not appended the tokens of this step", [&] { step.commit(); });
+}
+
+TEST_F(Mistakes, OtherTokensThanTheStep) {
+  KvCaches<float> caches({.layers = 2, .head_dim = 8, .pages = 4});
+  auto step = caches.step({caches.add()}, 1);
+  expect_says("attn: append: the step has 1 tokens for sequence 0, but layer 0 got 7",
+              [&] { step.layer(0).append(k_, k_); });
 }
 
 TEST_F(Mistakes, TreeOverACacheWithARope) {

@@ -139,6 +139,13 @@ attn::Tensor<float, 2> matrix(const char* name);
 Eigen::VectorXf vector(const char* name);
 }  // namespace trained_model
 
+namespace decoder_layers {
+extern std::vector<attn::MultiHeadAttention<float>> layers;
+extern attn::Tensor<float, 3> x;
+attn::Tensor<float, 3> rest_of_block(attn::Index layer, const attn::Tensor<float, 3>& x,
+                                     const attn::Tensor<float, 3>& heads);
+}  // namespace decoder_layers
+
 namespace trained_layer {
 extern attn::MultiHeadAttention<float> mha;
 extern const attn::Tensor<float, 3> x, grad_out;
