@@ -12,6 +12,7 @@ set(pages
     "README.md|index|Tour"
     "examples/README.md|guide|Guide"
     "examples/layers.md|layers|=guide"
+    "examples/decoder.md|decoder|=guide"
     "examples/kinds.md|kinds|=guide"
     "examples/graphs.md|graphs|=guide"
     "examples/building.md|building|=guide"

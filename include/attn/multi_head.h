@@ -2,7 +2,6 @@
 #pragma once
 
 #include <concepts>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -194,7 +193,7 @@ class MultiHeadAttention {
 
   /// Sets the gradients of all parameters to 0, if there are any, and keeps their memory.
   void zero_gradients() {
-    if (gradients_) gradients_->set_zero();
+    gradients_.set_zero();
   }
 
   /// Calls visit(name, values, gradient) for each of parameter_names(), as for the step of an optimiser. Both are
@@ -206,7 +205,8 @@ class MultiHeadAttention {
   template <class Visit>
   void for_each_parameter(const Visit& visit) {
     for (const std::string& name : parameter_names())
-      visit(name, parameters_.named().numbers(name), gradients_ ? gradients_->numbers(name) : std::span<Number>());
+      visit(name, parameters_.named().numbers(name),
+            gradients_.empty() ? std::span<Number>() : gradients_.numbers(name));
   }
 
   /// Applies the layer to the next tokens of the sequences of a cache. The tokens serve as query, key and value: their
@@ -312,8 +312,8 @@ class MultiHeadAttention {
   using Number = detail::computed_t<T>;
 
   detail::Parameters<Number>& gradients() {
-    detail::require(gradients_.has_value(), "there are no gradients before the first backward()");
-    return *gradients_;
+    detail::require(!gradients_.empty(), "there are no gradients before the first backward()");
+    return gradients_;
   }
 
   template <class Config>
@@ -326,7 +326,7 @@ class MultiHeadAttention {
   }
 
   detail::MultiHeadParameters<T> parameters_;
-  std::optional<detail::Parameters<Number>> gradients_;
+  detail::Parameters<Number> gradients_;  // none before the first backward()
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -236,7 +236,7 @@ TEST(KvCaches, WithAPagePerSequenceEqualContiguousCaches) {
   EXPECT_TRUE(std::equal(got.out.data(), got.out.data() + got.out.size(), want.out.data()));
 }
 
-/// A decoder without norms: x + layer(x), three times. The second layer has a rope of its own, the third none.
+/// A decoder without norms: x + layer(x), three times. The second layer has another rope, the third none.
 class Decoder {
  public:
   static constexpr Index kEmbed = 24;

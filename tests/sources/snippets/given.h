@@ -146,6 +146,30 @@ attn::Tensor<float, 3> rest_of_block(attn::Index layer, const attn::Tensor<float
                                      const attn::Tensor<float, 3>& heads);
 }  // namespace decoder_layers
 
+namespace decoder_types {
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Numbers = std::vector<attn::Index>;
+}  // namespace decoder_types
+
+namespace decoder_parts {
+attn::Tensor<float, 2> matrix(const char* name);
+}  // namespace decoder_parts
+
+namespace decoder_use {
+using decoder_types::Matrix, decoder_types::Numbers;
+struct Decoder {
+  attn::KvCaches<float> make_caches(attn::Index pages) const;
+  Matrix operator()(const Numbers& tokens, attn::KvCaches<float>& caches, const Numbers& sequences,
+                    const Numbers& lens) const;
+};
+extern const Decoder decoder;
+extern const Numbers prompt;
+extern const attn::Index end;
+attn::Index length(const Numbers& text);
+attn::Index chosen(const Matrix& logits, attn::Index row);
+attn::Index another(const Matrix& logits, attn::Index row);
+}  // namespace decoder_use
+
 namespace trained_layer {
 extern attn::MultiHeadAttention<float> mha;
 extern const attn::Tensor<float, 3> x, grad_out;

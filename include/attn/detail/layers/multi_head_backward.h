@@ -234,10 +234,10 @@ class ParameterGradients {
   Tensor<std::byte, 1> memory_;
 };
 
-/// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which is created
-/// if absent, and returns those of the inputs, shaped like Q, K and V.
+/// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which may be empty
+/// at first, and returns those of the inputs, shaped like Q, K and V.
 template <class Q, class K, class V, class T, class G, class Out, class M>
-auto layer_gradients(const MultiHeadParameters<T>& layer, std::optional<Parameters<computed_t<T>>>& sums,
+auto layer_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<T>>& sums,
                      const Inputs<T>& inputs, const G& grad_out, const MultiHeadResult<Out, T>& result, const M& mods,
                      const MultiHeadOptions& options) {
   const auto& held = evaluated(grad_out);
@@ -251,8 +251,8 @@ auto layer_gradients(const MultiHeadParameters<T>& layer, std::optional<Paramete
     auto k = result_like<K>(of_input(Input::key));
     auto v = result_like<V>(of_input(Input::value));
     ParameterGradients<T> parameters(layer, inputs, grads, result.joined, grad.data(), options.attention);
-    if (!sums) sums = layer.named().template zeros<computed_t<T>>();
-    parameters.add_to(*sums);
+    if (sums.empty()) sums = layer.named().template zeros<computed_t<T>>();
+    parameters.add_to(sums);
     if (learned) learned->add_kept();
     return MultiHeadGradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
   });

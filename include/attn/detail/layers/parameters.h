@@ -50,6 +50,7 @@ class Parameters {
     for (const Part& p : parts_) result.add_part(p.name, entries_[p.entry].name, p.rows);
     return result;
   }
+  bool empty() const { return entries_.empty(); }
   void set_zero() {
     for (Entry& e : entries_) std::fill_n(e.values.data(), e.values.size(), T(0));
   }
