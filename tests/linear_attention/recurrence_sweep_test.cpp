@@ -119,7 +119,7 @@ TYPED_TEST(RecurrenceSweep, GatedForms) {
       const Sees before = [](Index, Index i, Index j) { return j <= i; };
       const Sees shorter = [=](Index, Index i, Index j) { return j <= i && i < length; };
       const Sees apart = [=](Index, Index i, Index j) { return j <= i && (i < border) == (j < border); };
-      const auto cut = border > 0 ? documents_at({0, border, s.q_len}) : documents_at({0, s.q_len});
+      const auto cut = documents_at({0, border, border, s.q_len});
       const auto check = [&](const Form<T>& form) { expect_form(in, form, layout, out_layout); };
 
       const auto tokens = token_scalars<T>(in, in.token_gate);

@@ -105,7 +105,7 @@ template <class Use>
 void for_each_form(Index len, const Use& use) {
   const Mods<> none;
   const auto lengths = key_lengths({len / 2, len});
-  const auto halves = len > 3 ? documents_at({0, 3, len}) : documents_at(std::vector<Index>{0, len});
+  const auto halves = documents_at({0, std::min<Index>(len, 3), len});
   use("elu1", LinearForm{elu1(), none});
   use("elu1 causal", LinearForm{elu1(), causal()});
   use("elu1 causal documents", LinearForm{elu1(), causal() | halves});

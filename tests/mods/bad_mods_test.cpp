@@ -115,11 +115,29 @@ TEST(BadMods, Documents) {
                     documents_at({0, 5, 17}), {.q_offset = 7});
   expect_refused("no offsets", {"no offsets"}, [] { documents_at(std::vector<int>{}); });
   expect_refused("not from 0", {"2"}, [] { documents_at({2, 5}); });
-  expect_refused("equal", {"5 after 5"}, [] { documents_at({0, 5, 5, 9}); });
   expect_refused("decreasing", {"4 after 5"}, [] { documents_at({0, 5, 4}); });
   expect_refused("negative", {"-3"}, [] { documents_at({-3, 5}); });
   expect_refused("too many", {"1152921504606846976"}, [] { documents_at({0, Index(1) << 60}); });
   expect_refused("more than memory", {"281474976710656"}, [] { documents_at({0, Index(1) << 48}); });
+}
+
+TEST(BadMods, DocumentsOfQueriesAndKeys) {
+  expect_all_refuse("queries", {"documents_at: the last query offset is 12", "11 queries"}, kQ, kK, kV,
+                    documents_at({0, 5, 12}, {0, 9, 17}));
+  expect_all_refuse("keys", {"documents_at: the last key offset is 16", "the keys end at 17"}, kQ, kK, kV,
+                    documents_at({0, 5, 11}, {0, 9, 16}));
+  expect_all_refuse("more keys", {"the last key offset is 18", "the keys end at 17"}, kQ, kK, kV,
+                    documents_at({0, 5, 11}, {0, 9, 18}));
+  expect_all_refuse("part of the keys", {"the last key offset is 19", "the keys end at 20", "kv_offset"}, kQ, kK, kV,
+                    documents_at({0, 5, 11}, {0, 9, 19}), {.q_offset = 0, .kv_offset = 3});
+  expect_refused("unequal", {"2 query offsets", "3 key offsets"}, [] { documents_at({0, 5}, {0, 5, 9}); });
+  expect_refused("no queries", {"no query offsets"}, [] { documents_at(std::vector<int>{}, {0, 5}); });
+  expect_refused("no keys", {"no key offsets"}, [] { documents_at({0, 5}, std::vector<int>{}); });
+  expect_refused("not from 0", {"first query offset", "2"}, [] { documents_at({2, 5}, {0, 5}); });
+  expect_refused("not from 0", {"first key offset", "-1"}, [] { documents_at({0, 5}, {-1, 5}); });
+  expect_refused("decreasing", {"query offset 2 is 4 after 5"}, [] { documents_at({0, 5, 4}, {0, 5, 9}); });
+  expect_refused("decreasing", {"key offset 2 is 8 after 9"}, [] { documents_at({0, 5, 5}, {0, 9, 8}); });
+  expect_refused("more than memory", {"281474976710656"}, [] { documents_at({0, Index(1) << 48}, {0, 5}); });
 }
 
 // With as many batch elements as queries, the rows of a matrix could mean either, so it is refused.

@@ -179,6 +179,8 @@ TEST(MaskDrawings, ShowTheKeptPairs) {
   EXPECT_EQ(drawing(keep_keys(keys), 2, 4), "0011 0011 ");
   EXPECT_EQ(drawing(documents({0, 0, 1, 1, 1}), 5, 5), "11000 11000 00111 00111 00111 ");
   EXPECT_EQ(drawing(documents_at({0, 2, 5}), 5, 5), "11000 11000 00111 00111 00111 ");
+  EXPECT_EQ(drawing(documents_at({0, 0, 2, 2, 2, 5, 5}), 5, 5), "11000 11000 00111 00111 00111 ");
+  EXPECT_EQ(drawing(documents_at({0, 1, 3, 4}, {0, 2, 2, 5}), 4, 5), "11000 00000 00000 00111 ");
   EXPECT_EQ(drawing(strided_sparse(2), 5, 5), "10000 11000 11100 01110 10111 ");
   EXPECT_EQ(drawing(fixed_sparse(3, 1), 5, 5), "10000 11000 11100 00110 00111 ");
   EXPECT_EQ(drawing(dilated(1, 2), 4, 4), "1000 0100 1010 0101 ");

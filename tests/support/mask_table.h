@@ -76,7 +76,8 @@ inline void add_documents(MaskRows& rows, const Setting& s) {
   if (!s.even() || n == 0 || s.first() < 0 || s.first() + s.sizes.q_len > n) return;
   std::vector<Index> offsets{0}, packed, mixed;
   while (offsets.back() < n) {
-    const Index length = std::min(s.random.integer(1, std::max<Index>(n / 2, 1)), n - offsets.back());
+    const Index longest = s.random.chance(0.2) ? 0 : std::max<Index>(n / 2, 1);
+    const Index length = std::min(s.random.integer(0, longest), n - offsets.back());
     packed.insert(packed.end(), static_cast<std::size_t>(length), static_cast<Index>(offsets.size()) * 7);
     offsets.push_back(offsets.back() + length);
   }
@@ -87,6 +88,25 @@ inline void add_documents(MaskRows& rows, const Setting& s) {
   add_mask(rows, "documents" + list(packed), attn::documents(packed), same(packed));
   add_mask(rows, "documents_at" + list(offsets), attn::documents_at(offsets), same(packed));
   add_mask(rows, "documents, mixed" + list(mixed), attn::documents(mixed), same(mixed));
+}
+
+/// Two tables of offsets, which need not have anything in common with positions.
+inline void add_packed_pairs(MaskRows& rows, const Setting& s) {
+  if (!s.even()) return;
+  const Index documents = s.random.integer(1, 6);
+  std::vector<Index> queries{0}, keys{0};
+  for (Index i = 1; i < documents; ++i)
+    queries.push_back(s.random.integer(0, s.sizes.q_len)), keys.push_back(s.random.integer(0, s.sizes.kv_len));
+  std::sort(queries.begin(), queries.end()), std::sort(keys.begin(), keys.end());
+  queries.push_back(s.sizes.q_len), keys.push_back(s.sizes.kv_len);
+  const auto is_in = [](const std::vector<Index>& offsets, Index i, std::size_t document) {
+    return offsets[document] <= i && i < offsets[document + 1];
+  };
+  add_mask(rows, "documents_at" + list(queries) + list(keys), attn::documents_at(queries, keys), [=](const Pair& p) {
+    bool kept = false;
+    for (std::size_t d = 0; d + 1 < queries.size(); ++d) kept |= is_in(queries, p.row, d) && is_in(keys, p.kv, d);
+    return kept;
+  });
 }
 
 /// Masks that group tokens, without their groups, as in any_of() and similar.
@@ -327,8 +347,8 @@ inline void add_block_masks(MaskRows& rows, const Setting& s) {
 
 /// Each adds rows, or none if its masks do not suit the setting.
 inline constexpr void (*kMasks[])(MaskRows&, const Setting&) = {
-    add_lengths,       add_padding, add_key_ranges, add_documents, add_sparse,  add_blocks,      add_spans,
-    add_chosen_blocks, add_global,  add_tree,       add_logic,     add_lambdas, add_block_masks,
+    add_lengths, add_padding,       add_key_ranges, add_documents, add_packed_pairs, add_sparse,  add_blocks,
+    add_spans,   add_chosen_blocks, add_global,     add_tree,      add_logic,        add_lambdas, add_block_masks,
 };
 
 }  // namespace attn::test

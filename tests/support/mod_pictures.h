@@ -58,6 +58,7 @@ void for_each_mask_picture(const Visit& visit) {
   ATTN_PICTURE(12, padding(even));
   ATTN_PICTURE(12, keep_keys(even));
   ATTN_PICTURE(12, documents_at({0, 4, 9, 12}));
+  ATTN_PICTURE(7, documents_at({0, 2, 4, 7}, {0, 5, 5, 12}));
   ATTN_PICTURE(12, documents(ids));
   ATTN_PICTURE(12, block_sparse(map, 4, 4));
   ATTN_PICTURE(12, top_k_blocks(q, k, {.count = 2, .block_q = 3, .block_kv = 3}));

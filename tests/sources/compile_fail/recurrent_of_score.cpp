@@ -1,5 +1,5 @@
-// expect: attn: only causal(), key_lengths(), documents() and documents_at() have a recurrent form; with any other mod,
-// expect: call attn::attention()
+// expect: attn: only causal(), key_lengths(), documents() and documents_at(offsets) have a recurrent form; with any
+// expect: other mod, call attn::attention()
 #include <attn/attn.h>
 
 int main() {

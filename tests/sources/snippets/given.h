@@ -97,6 +97,12 @@ extern float* out;
 namespace images {
 extern const attn::Tensor<float, 4> q, k, v;
 extern const std::vector<attn::Index> image_or_token;
+namespace packed {
+extern const attn::Tensor<float, 4> q, k, v;
+extern const attn::Index q_len;
+extern const std::vector<attn::Index> query_offsets, key_offsets;
+}  // namespace packed
+
 }  // namespace images
 
 namespace tensors {

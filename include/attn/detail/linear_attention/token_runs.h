@@ -15,6 +15,10 @@ namespace attn::detail {
 using CausalMask = decltype(causal());
 using LengthsMask = decltype(key_lengths(std::declval<Indices>()));
 using DocumentsMask = decltype(documents(std::declval<Indices>()));
+using PackedDocumentsMask = decltype(documents_at(std::declval<const Indices&>()));
+
+template <class M>
+constexpr bool splits_documents = std::is_same_v<M, DocumentsMask> || std::is_same_v<M, PackedDocumentsMask>;
 
 /// The properties of a list of mods that a recurrence depends on.
 template <class M>
@@ -22,9 +26,9 @@ struct RecurrentMods;
 template <class... M>
 struct RecurrentMods<Mods<M...>> {
   static constexpr bool kIsRecurrent =
-      ((std::is_same_v<M, CausalMask> || std::is_same_v<M, LengthsMask> || std::is_same_v<M, DocumentsMask>)&&...);
+      ((std::is_same_v<M, CausalMask> || std::is_same_v<M, LengthsMask> || splits_documents<M>)&&...);
   static constexpr bool kIsCausal = (std::is_same_v<M, CausalMask> || ...);
-  static constexpr bool kHasDocuments = (std::is_same_v<M, DocumentsMask> || ...);
+  static constexpr bool kHasDocuments = (splits_documents<M> || ...);
 };
 template <AnyMod M>
 requires(!is_mods<M>) struct RecurrentMods<M> : RecurrentMods<Mods<M>> {
@@ -39,8 +43,8 @@ constexpr bool check_recurrent_mods() {
   } else {
     constexpr bool kIsRecurrent = RecurrentMods<M>::kIsRecurrent;
     static_assert(kIsRecurrent,
-                  "attn: only causal(), key_lengths(), documents() and documents_at() have a recurrent form; with any "
-                  "other mod, call attn::attention()");
+                  "attn: only causal(), key_lengths(), documents() and documents_at(offsets) have a recurrent form; "
+                  "with any other mod, call attn::attention()");
     return kIsRecurrent;
   }
 }
@@ -98,7 +102,7 @@ class TokenRuns {
   template <class M>
   void split([[maybe_unused]] Index batch, [[maybe_unused]] const Problem& problem, [[maybe_unused]] std::size_t first,
              [[maybe_unused]] const M& mod) {
-    if constexpr (std::is_same_v<M, DocumentsMask>) {
+    if constexpr (splits_documents<M>) {
       const auto mask = bind_one(mod, problem);
       const std::vector<TokenRun> whole(runs_.begin() + static_cast<std::ptrdiff_t>(first), runs_.end());
       runs_.resize(first);
