@@ -30,6 +30,10 @@ class TaskRef {
 };
 
 /// Runs independent tasks. To use your own threads, derive from Executor::Backend and pass a shared pointer to it.
+///
+/// Create an executor once and reuse it. Copies share its threads, which live as long as the last copy. Any number of
+/// threads may use it at the same time, as they may share mods, const caches and layers: see "Thread safety" in
+/// examples/README.md. If a task throws, so does the call, and the executor remains usable.
 class Executor {
  public:
   /// Interface that runs tasks. Derive from it to use your own threads; two functions are enough.
@@ -39,8 +43,10 @@ class Executor {
     /// Returns how many workers may run at the same time, at least 1.
     virtual int concurrency() const = 0;
     /// Calls task(i, worker) once for every i in [0, tasks) and returns when all are done. `worker` is in [0,
-    /// concurrency()), and two tasks that run at the same time have different workers. If a task throws, run() rethrows
-    /// the exception after all other tasks have stopped.
+    /// concurrency()), and two tasks of a call that run at the same time have different workers. If a task throws,
+    /// run() rethrows the exception after all other tasks have stopped; tasks that have not begun need not run.
+    ///
+    /// Several threads may call run() at the same time, each for another call, and a task may call it too.
     virtual void run(Index tasks, TaskRef task) const = 0;
 
     /// Returns the number of workers, in [1, concurrency()], for a call that would take `microseconds` on one thread.

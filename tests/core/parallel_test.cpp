@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -54,6 +56,26 @@ class ThreadPerTask final : public Executor::Backend {
   static constexpr int kMost = 8;
 };
 
+/// The backend of the examples' page.
+class ThreadsOfACall final : public Executor::Backend {
+ public:
+  int concurrency() const override { return 4; }
+  void run(Index tasks, TaskRef task) const override {
+    std::atomic<Index> next{0};
+    const auto work = [&](int worker) {
+      for (Index i = next++; i < tasks; i = next++) task(i, worker);
+    };
+    std::vector<std::future<void>> others;
+    for (int worker = 1; worker < concurrency() && worker < tasks; ++worker)
+      others.push_back(std::async(std::launch::async, work, worker));
+    work(0);
+    for (auto& other : others) other.get();
+  }
+  int workers_for(double microseconds) const override {
+    return static_cast<int>(std::clamp<double>(std::sqrt(microseconds / 25), 1, concurrency()));
+  }
+};
+
 Eigen::ThreadPoolInterface& pool_of_the_program() {
   static Eigen::ThreadPool pool(3);
   return pool;
@@ -71,7 +93,8 @@ std::vector<Executor> executors() {
           eager_threads(7),
           threads(pool_of_the_program()),
           Executor(std::make_shared<Backwards>()),
-          Executor(std::make_shared<ThreadPerTask>())};
+          Executor(std::make_shared<ThreadPerTask>()),
+          Executor(std::make_shared<ThreadsOfACall>())};
 }
 
 template <class T>
@@ -204,8 +227,9 @@ TEST(Parallel, RunWithUsesOnlyItsWorkers) {
 }
 
 TEST(Parallel, RunWithStopsAtAnException) {
-  for (const Executor& executor : {serial(), threads(3), threads(pool_of_the_program()), eager_threads(3),
-                                   Executor(std::make_shared<Backwards>())})
+  for (const Executor& executor :
+       {serial(), threads(3), threads(pool_of_the_program()), eager_threads(3), Executor(std::make_shared<Backwards>()),
+        Executor(std::make_shared<ThreadsOfACall>())})
     for (const int workers : {1, 2, 3}) {
       std::atomic<int> ran{0};
       EXPECT_THROW(executor.run_with(std::min(workers, executor.concurrency()), 1e5, 1000,
@@ -387,7 +411,8 @@ TEST(Parallel, AnExceptionFromAModReachesTheCaller) {
       EXPECT_STREQ(e.what(), "pair (30, 17)");
     }
   };
-  for (const Executor& executor : {serial(), threads(), threads(2), threads(3)})
+  for (const Executor& executor :
+       {serial(), threads(), threads(2), threads(3), Executor(std::make_shared<ThreadsOfACall>())})
     for (int repeat = 0; repeat < 5; ++repeat) {
       const Options options{.executor = executor};
       expect_throw([&] { flash(a, bad_mask, options); });

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -94,15 +97,15 @@ extern const float *projected, *grouped;
 extern float* out;
 }  // namespace fused
 
-namespace images {
-extern const attn::Tensor<float, 4> q, k, v;
-extern const std::vector<attn::Index> image_or_token;
 namespace packed {
 extern const attn::Tensor<float, 4> q, k, v;
 extern const attn::Index q_len;
 extern const std::vector<attn::Index> query_offsets, key_offsets;
 }  // namespace packed
 
+namespace images {
+extern const attn::Tensor<float, 4> q, k, v;
+extern const std::vector<attn::Index> image_or_token;
 }  // namespace images
 
 namespace tensors {
@@ -198,7 +201,17 @@ extern const attn::Index position;
 extern const std::vector<attn::Index> positions;
 }  // namespace rotation
 
-namespace backend {}
+namespace backend {
+extern const attn::Tensor<float, 4> q, k, v;
+}
+
+namespace cancelling {
+struct Cancelled {};
+extern std::atomic<bool> is_cancelled;
+extern const attn::Tensor<float, 4> q, k, v;
+extern attn::Tensor<float, 4> out;
+extern attn::Options options;
+}  // namespace cancelling
 
 namespace drafted {
 extern const attn::Rope rope;
