@@ -136,8 +136,9 @@ class PageTables {
     // all of them, so restore() can give the page back to them.
     std::vector<std::size_t> order(sequences.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::size_t a, std::size_t b) { return of(sequences[a]).length < of(sequences[b]).length; });
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return std::pair(of(sequences[a]).length, a) < std::pair(of(sequences[b]).length, b);
+    });
     // Allocations, which may throw, come before any change.
     for (std::size_t i = 0; i < lens.size(); ++i) {
       Sequence& s = at(sequences[i]);
