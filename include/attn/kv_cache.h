@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <limits>
 #include <optional>
 #include <span>
@@ -14,6 +15,8 @@
 #include "attn/cached_attention.h"
 #include "attn/detail/cache/append_undo.h"
 #include "attn/detail/cache/kv_pages.h"
+#include "attn/detail/cache/said_positions.h"
+#include "attn/kv_options.h"
 
 namespace attn {
 
@@ -66,7 +69,10 @@ class KvCache {
   /// @throws std::invalid_argument if a size is not positive (0 is allowed where it selects a default), or if capacity
   /// exceeds max_capacity.
   explicit KvCache(const KvCacheConfig& config)
-      : config_(checked(config)), pages_(make(config_.capacity)), lengths_(static_cast<std::size_t>(config_.batch), 0) {
+      : config_(checked(config)),
+        pages_(make(config_.capacity)),
+        lengths_(static_cast<std::size_t>(config_.batch), 0),
+        positions_(lengths_.size()) {
     detail::check_cached<T>();
   }
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
@@ -90,39 +96,45 @@ class KvCache {
   std::span<const Index> lengths() const { return lengths_; }
   /// The number of tokens of one sequence. @throws std::invalid_argument if the sequence does not exist.
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
+  /// The position by which the rope rotates a row of a sequence: the row number, unless append() was given
+  /// positions. That of row length(sequence) is the position of the next token.
+  /// @throws std::invalid_argument if the sequence does not exist.
+  Index position(Index sequence, Index row) const { return positions_[at(sequence)].rows()(row); }
   /// The size of keys, values and their scales in bytes.
   Index bytes() const { return pages_.bytes(); }
 
   /// Appends the same number of tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads,
   /// tokens, v_dim), with any strides, of type Computed, or 16-bit floats if that is float.
-  /// @throws std::invalid_argument if shapes disagree; std::length_error if a sequence would exceed max_capacity.
+  /// @throws std::invalid_argument if shapes disagree, or positions are given but do not fit or there is no rope;
+  /// std::length_error if a sequence would exceed max_capacity.
   template <class K, class V>
-  void append(const K& k, const V& v) {
+  void append(const K& k, const V& v, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
     append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held), config_.batch,
-           std::vector<Index>(lengths_.size(), keys.dim(2)), false);
+           std::vector<Index>(lengths_.size(), keys.dim(2)), false, options);
   }
 
   /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, sequences concatenated.
-  template <class K, class V>
-  requires(!std::is_integral_v<K>) void append(const K& k, const V& v, Indices lens) {
+  /// `lens` is an Indices. (Its type is deduced because g++ 12 would otherwise take {.positions = …} for lengths, too.)
+  template <class K, class V, std::convertible_to<Indices> Lens = Indices>
+  requires(!std::is_integral_v<K>) void append(const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     append(detail::appending_family<T, K, V>(), detail::appended<Computed>(keys_held),
-           detail::appended<Computed>(values_held), 1, lens.values, true);
+           detail::appended<Computed>(values_held), 1, Indices(std::move(lens)).values, true, options);
   }
 
   /// Appends tokens to one sequence: k (1, kv_heads, tokens, head_dim), v likewise.
   template <class K, class V>
-  void append(Index sequence, const K& k, const V& v) {
+  void append(Index sequence, const K& k, const V& v, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
     std::vector<Index> lens(lengths_.size(), 0);
     lens[at(sequence)] = keys.dim(2);
-    append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held), 1, lens, true);
+    append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held), 1, lens, true, options);
   }
   /// @deprecated Renamed to append().
   template <class K, class V>
@@ -137,10 +149,13 @@ class KvCache {
     detail::require(length >= 0 && length <= of, "truncate: length must be in 0..", of, " (the tokens of sequence ",
                     sequence, "), but is ", length);
     of = length;
+    positions_[at(sequence)].truncate(length);
   }
 
   /// Removes all tokens but keeps the memory.
-  void clear() { std::fill(lengths_.begin(), lengths_.end(), 0); }
+  void clear() {
+    for (Index s = 0; s < config_.batch; ++s) truncate(s, 0);
+  }
 
   /// Replaces each sequence i with the old sequence from[i], as beam search requires. A sequence may be used several
   /// times or not at all. Cost: each sequence that changes is copied once; if sequences change places in a cycle, one
@@ -182,7 +197,7 @@ class KvCache {
   /// Returns a view of all sequences, as attention() takes them. Valid until the cache changes.
   KvView<Computed> view() const {
     KvView<Computed> all = pages_.view(config_.rope ? &*config_.rope : nullptr);
-    for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s));
+    for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s), positions_[at(s)].rows());
     return all;
   }
   /// @deprecated Renamed to view().
@@ -192,7 +207,7 @@ class KvCache {
   friend class detail::AppendUndo<KvCache>;
   const std::vector<Index>& marks() const { return lengths_; }
   void restore(const std::vector<Index>& lengths) noexcept {
-    std::copy(lengths.begin(), lengths.end(), lengths_.begin());
+    for (Index s = 0; s < config_.batch; ++s) truncate(s, lengths[at(s)]);
   }
 
   using Pages = detail::KvPages<T>;
@@ -226,7 +241,7 @@ class KvCache {
   /// Appends lens[i] tokens to sequence i: the tokens of batch element i or, if `ragged`, those that follow the tokens
   /// of sequence i - 1.
   void append(const detail::KernelFamily<Computed>& kernels, const View& k, const View& v, Index batch,
-              std::span<const Index> lens, bool ragged) {
+              std::span<const Index> lens, bool ragged, const AppendOptions& options) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size());
     detail::require(given == config_.batch, "append: got ", given, " lengths for ", config_.batch, " sequences");
@@ -239,19 +254,31 @@ class KvCache {
     }
     detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", but there are ",
                     k.dim(2), " tokens");
+    const std::vector<Index> positions =
+        detail::checked_positions(options.positions.values, k.dim(2), batch, ragged, config_.rope.has_value());
     if (most > config_.max_capacity)
       detail::raise(std::length_error(detail::joined(
           {"attn: sequence ", longest, " of the cache would have ", most, " tokens, but max_capacity is ",
            config_.max_capacity, "; truncate() it, or construct the cache with a larger max_capacity"})));
     typename Pages::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                   config_.rope ? &*config_.rope : nullptr);
+    // Visits the tokens of each sequence: its number, their rows in its batch element, and their positions.
+    const auto each = [&](const auto& visit) {
+      Range rows{0, 0};
+      const Index* said = positions.empty() ? nullptr : positions.data();
+      for (Index i = 0; i < given; ++i) {
+        const Index len = lens[at(i)];
+        rows = {ragged ? rows.end : 0, ragged ? rows.end + len : len};
+        visit(i, rows, said);
+        if (said) said += len;
+      }
+    };
+    each([&](Index i, Range rows, const Index* said) { positions_[at(i)].reserve(rows.size(), said); });
     if (most > capacity()) grow(most);
-    Range rows{0, 0};
-    for (std::size_t i = 0; i < lens.size(); ++i) {
-      rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
-      const auto s = static_cast<Index>(i);
-      pages_.append(writer, k, v, ragged ? 0 : s, rows, std::array{s}, lengths_[i]);
-    }
+    each([&](Index i, Range rows, const Index* said) {
+      positions_[at(i)].append(length(i), rows.size(), said);
+      pages_.append(writer, k, v, ragged ? 0 : i, rows, std::array{i}, length(i), positions_[at(i)].rows());
+    });
     for (std::size_t i = 0; i < lens.size(); ++i) lengths_[i] += lens[i];
   }
 
@@ -266,6 +293,7 @@ class KvCache {
   KvCacheConfig config_;
   Pages pages_;
   std::vector<Index> lengths_;
+  std::vector<detail::SaidPositions> positions_;
 };
 
 template <class T>
@@ -277,8 +305,10 @@ void KvCache<T>::reorder(const Indices& given) {
     detail::require(from[at(i)] >= 0 && from[at(i)] < count, "reorder: from[", i, "] = ", from[at(i)],
                     " is out of range; there are ", count, " sequences");
   std::vector<Index> lengths(lengths_.size()), readers(lengths_.size(), 0);
+  std::vector<detail::SaidPositions> positions(lengths_.size());
   for (Index i = 0; i < count; ++i) {
     lengths[at(i)] = length(from[at(i)]);
+    positions[at(i)] = positions_[at(from[at(i)])];
     if (from[at(i)] != i) ++readers[at(from[at(i)])];  // how many sequences must still copy this one
   }
   const auto is_in_ring = [&](Index s) {
@@ -313,6 +343,7 @@ void KvCache<T>::reorder(const Indices& given) {
     done[at(to)] = true;
   }
   lengths_ = std::move(lengths);
+  positions_ = std::move(positions);
 }
 
 }  // namespace ATTN_BUILT_FOR

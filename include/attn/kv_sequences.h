@@ -1,10 +1,12 @@
 // KvSequences: selected sequences of a PagedKvCache, usable like a KvCache.
 #pragma once
 
+#include <concepts>
 #include <utility>
 
 #include "attn/detail/cache/append_undo.h"
 #include "attn/detail/mods/lengths.h"
+#include "attn/kv_options.h"
 
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
@@ -22,13 +24,13 @@ class KvSequences {
 
   /// Appends the same number of tokens to each of the sequences; see PagedKvCache::append().
   template <class K, class V>
-  void append(const K& k, const V& v) {
-    cache_->append(sequences_, k, v);
+  void append(const K& k, const V& v, const AppendOptions& options = {}) {
+    cache_->append(sequences_, k, v, options);
   }
   /// Appends lens[i] tokens to the i-th of the sequences.
-  template <class K, class V>
-  void append(const K& k, const V& v, Indices lens) {
-    cache_->append(sequences_, k, v, std::move(lens));
+  template <class K, class V, std::convertible_to<Indices> Lens = Indices>
+  void append(const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
+    cache_->append(sequences_, k, v, std::move(lens), options);
   }
 
   /// Returns a view of the sequences, as attention() takes them. Valid until the cache changes.

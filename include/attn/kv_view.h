@@ -52,6 +52,8 @@ class KvView {
   Index size() const { return static_cast<Index>(sequences_.size()); }
   /// The number of tokens of a sequence.
   Index length(Index sequence) const { return of(sequence).length; }
+  /// The positions by which the rope rotates the rows of a sequence.
+  RowPositions positions(Index sequence) const { return of(sequence).positions; }
   /// Heads of keys and values.
   Index kv_heads() const { return k_.dim(1); }
   /// Features of a key.
@@ -80,9 +82,9 @@ class KvView {
     detail::require(k.dim(2) > 0, "KvView: page_size must be positive, but keys have shape ", k.shape());
   }
 
-  /// Adds a sequence of `length` tokens in the pages `table`. @throws std::invalid_argument if `table` has too few
-  /// pages, or names one that does not exist.
-  void add(std::span<const Index> table, Index length) {
+  /// Adds a sequence of `length` tokens in the pages `table`, at these positions, whose list is not copied.
+  /// @throws std::invalid_argument if `table` has too few pages, or names one that does not exist.
+  void add(std::span<const Index> table, Index length, RowPositions positions = {}) {
     const Index sequence = size();
     check_length(sequence, length, static_cast<Index>(table.size()));
     for (std::size_t i = 0; i < table.size(); ++i)
@@ -90,7 +92,7 @@ class KvView {
                       " in the table of sequence ", sequence, "); there are ", k_.dim(0), " pages");
     const Index first = static_cast<Index>(tables_.size());
     tables_.insert(tables_.end(), table.begin(), table.end());
-    sequences_.push_back({first, static_cast<Index>(table.size()), length});
+    sequences_.push_back({first, static_cast<Index>(table.size()), length, positions});
   }
 
   /// The keys of a sequence as the loops read them.
@@ -105,6 +107,7 @@ class KvView {
   /// A sequence of `length` tokens, whose table of `pages` entries begins at tables_[first].
   struct Sequence {
     Index first, pages, length;
+    RowPositions positions;
   };
 
   const Sequence& of(Index sequence) const { return sequences_[static_cast<std::size_t>(sequence)]; }

@@ -222,6 +222,9 @@ class MultiHeadAttention {
   /// appended and queries as they are read. With a mask that drops later tokens, results do not depend on how many
   /// tokens are passed at a time. `path` and `weights` work as without a cache.
   ///
+  /// If one of the mods is tree(), the tokens are its nodes, and a rope rotates them by the position that follows the
+  /// cache plus their depths.
+  ///
   /// If the call throws, for any reason, the cache keeps the tokens that it had before.
   /// @throws std::invalid_argument if sizes or ropes disagree; and whatever the cache's append() throws.
   template <class X, detail::KvSource Cache, class M = Mods<>>

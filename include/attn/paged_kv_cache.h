@@ -1,6 +1,7 @@
 // PagedKvCache: the keys and values of any number of sequences, in pages of a common pool, which sequences may share.
 #pragma once
 
+#include <concepts>
 #include <optional>
 #include <span>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "attn/cached_attention.h"
 #include "attn/detail/cache/paged_append.h"
+#include "attn/kv_options.h"
 #include "attn/kv_sequences.h"
 #include "attn/out_of_pages.h"
 
@@ -106,6 +108,8 @@ class PagedKvCache {
   Index sequences() const { return tables_.count(); }
   /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
   Index length(Index sequence) const { return tables_.of(sequence).length; }
+  /// The position by which the rope rotates a row of a sequence; see KvCache::position().
+  Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
   /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
 
@@ -117,30 +121,30 @@ class PagedKvCache {
   /// @throws OutOfPages if there are too few free pages; std::invalid_argument if shapes disagree or there is no such
   /// sequence.
   template <class K, class V>
-  void append(Index sequence, const K& k, const V& v) {
-    append(Indices{sequence}, k, v);
+  void append(Index sequence, const K& k, const V& v, const AppendOptions& options = {}) {
+    append(Indices{sequence}, k, v, options);
   }
 
   /// Appends the same number of tokens to each of several sequences: k (sequences, kv_heads, tokens, head_dim), v
   /// likewise.
   template <class K, class V>
-  void append(Indices sequences, const K& k, const V& v) {
+  void append(Indices sequences, const K& k, const V& v, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
     const std::vector<Index> lens(sequences.values.size(), keys.dim(2));
     append(detail::appending_family<T, K, V>(), sequences.values, keys, detail::appended<Computed>(values_held),
-           static_cast<Index>(lens.size()), lens, false);
+           static_cast<Index>(lens.size()), lens, false, options);
   }
 
   /// Appends lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), v likewise, with sequences packed
-  /// back to back.
-  template <class K, class V>
-  void append(Indices sequences, const K& k, const V& v, Indices lens) {
+  /// back to back. `lens` is an Indices; see KvCache::append().
+  template <class K, class V, std::convertible_to<Indices> Lens = Indices>
+  void append(Indices sequences, const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     append(detail::appending_family<T, K, V>(), sequences.values, detail::appended<Computed>(keys_held),
-           detail::appended<Computed>(values_held), 1, lens.values, true);
+           detail::appended<Computed>(values_held), 1, Indices(std::move(lens)).values, true, options);
   }
 
   /// Not to be called: fails to compile, with a message that says to pass sequence numbers.
@@ -154,7 +158,10 @@ class PagedKvCache {
   /// Returns a view of these sequences, in this order, for attention(). Valid until the cache changes.
   KvView<Computed> view(const Indices& sequences) const {
     KvView<Computed> some = storage_.view(config_.rope ? &*config_.rope : nullptr);
-    for (Index s : sequences.values) some.add(table(s), length(s));
+    for (Index s : sequences.values) {
+      const auto& sequence = tables_.of(s);
+      some.add(sequence.pages, sequence.length, sequence.positions.rows());
+    }
     return some;
   }
   /// Not to be called: fails to compile, with a message that says to select sequences. Calls that are passed the cache
@@ -202,13 +209,15 @@ class PagedKvCache {
   }
 
   void append(const detail::KernelFamily<Computed>& kernels, std::span<const Index> sequences, const View& k,
-              const View& v, Index batch, std::span<const Index> lens, bool ragged) {
+              const View& v, Index batch, std::span<const Index> lens, bool ragged, const AppendOptions& options) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     detail::check_lens(sequences, lens, k.dim(2), ragged);
+    const std::vector<Index> positions =
+        detail::checked_positions(options.positions.values, k.dim(2), batch, ragged, config_.rope.has_value());
     // It allocates memory, so it comes before any change.
     typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                                config_.rope ? &*config_.rope : nullptr);
-    tables_.take(sequences, lens,
+    tables_.take(sequences, lens, positions,
                  [&](Index page, Index copy, Index tokens) { storage_.copy_page(storage_, page, copy, tokens); });
     detail::write_tokens(storage_, writer, k, v, tables_, sequences, lens, ragged);
     tables_.lengthen(sequences, lens);

@@ -220,12 +220,18 @@ void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePair
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The rotation of `tokens` tokens from position `first` on; empty without a rope.
+/// Space for the angles of `tokens` tokens; empty without a rope.
 template <class T>
-Rotation<T> rotation_of(const Rope* rope, Index first, Index tokens) {
+Rotation<T> rotation_for(const Rope* rope, Index tokens) {
   if (rope == nullptr) return Rotation<T>(RopePairs::halves, 0, 0);
-  Rotation<T> rotation(rope->config().pairs, rope->config().rotary_dim, tokens);
-  for (Index i = 0; i < tokens; ++i) rotation.set_angles(rope->frequencies(), first + i, rope->attention_factor(), i);
+  return Rotation<T>(rope->config().pairs, rope->config().rotary_dim, tokens);
+}
+/// The rotation of `tokens` tokens, of which the first is at row `row`; empty without a rope.
+template <class T>
+Rotation<T> rotation_of(const Rope* rope, RowPositions positions, Index row, Index tokens) {
+  auto rotation = rotation_for<T>(rope, tokens);
+  for (Index i = 0; rope && i < tokens; ++i)
+    rotation.set_angles(rope->frequencies(), positions(row + i), rope->attention_factor(), i);
   return rotation;
 }
 

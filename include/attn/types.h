@@ -64,6 +64,22 @@ struct Tile {
 /// How many pairs of a tile a mask keeps. `some` is always a correct answer; the others save work.
 enum class Coverage : unsigned char { none, some, all };
 
+/// The positions by which a rope rotates the rows of a sequence: `listed` has those of the rows from `first` on, and
+/// earlier rows are at their row number. Without a list, all rows are.
+struct RowPositions {
+  Index first = 0;                     ///< the first row that is listed
+  std::span<const Index> listed = {};  ///< the positions of rows first, first + 1, …
+
+  /// The position of a row. Beyond the list, positions count on from its last one, and before row 0 down from the
+  /// first.
+  constexpr Index operator()(Index row) const {
+    const Index i = row - first, end = static_cast<Index>(listed.size());
+    if (end == 0 || (i < 0 && first > 0)) return row;
+    const Index near = std::clamp<Index>(i, 0, end - 1);
+    return listed[static_cast<std::size_t>(near)] + (i - near);
+  }
+};
+
 /// The sizes and parameters of one call, after all checks. Mods that need them are made by `bind_mod`.
 struct Problem {
   Index batch = 1;        ///< batch elements
@@ -88,9 +104,9 @@ struct Problem {
   /// The bias that is added to the scores, if weights are their sigmoids and not their softmax; see Normaliser.
   std::optional<double> sigmoid_bias = std::nullopt;
 
-  /// Whether the rope of a cache or of a layer rotates queries and keys by their rows. A mod that gives tokens
-  /// positions other than those of their rows must reject the call.
-  bool has_rope = false;
+  /// The positions by which the rope of a cache or of a layer rotates the keys, and the queries: one at position q by
+  /// that of row q - kv_offset. Empty without a rope. A mod that gives tokens other positions must reject the call.
+  std::optional<RowPositions> rope_positions = std::nullopt;
   /// Whether the bits of a row must depend on nothing but the row; see Options::row_invariant.
   bool row_invariant = false;
 

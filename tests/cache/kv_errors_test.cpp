@@ -141,9 +141,8 @@ TEST_F(KvErrors, Queries) {
   refused("q_offsets", {"q_offsets[1]"}, [&] { call({1, 6, 4, 13}, {{1, 3}}, {.q_offsets = {1, Index(1) << 61}}); });
 }
 
-// A cache's rope rotates drafts by their rows, but siblings in a tree share a position, so trees with siblings are
-// refused.
-TEST(KvTreeErrors, CachesWithARopeRefuseSiblings) {
+// Siblings in a tree share a position. A cache's rope rotates drafts by their rows, unless append() was told otherwise.
+TEST(KvTreeErrors, CachesWithARopeRefuseOtherPositions) {
   const Rope rope({.head_dim = 4});
   Random random(5);
   const TokenSizes sizes{2, 4, 4};
@@ -158,7 +157,8 @@ TEST(KvTreeErrors, CachesWithARopeRefuseSiblings) {
   auto out = q;
   const auto drafts = tree({-1, 0, 0, 1, 2});
   const auto refused = [](const char* what, const auto& call) {
-    expect_refused(what, {"node 2 has depth 1", "depth 2", "rope.rotate(x, positions)"}, call);
+    expect_refused(what, {"node 2 has depth 1", "at position 5", "its key by position 6", "tree_positions(parents, 4)"},
+                   call);
   };
   refused("KvCache", [&] { attention(q, turned, drafts); });
   refused("pages", [&] { attention(q, pages.view({text}), drafts); });
@@ -167,16 +167,22 @@ TEST(KvTreeErrors, CachesWithARopeRefuseSiblings) {
   refused("in a mask of masks", [&] { attention(q, turned, any_of(not_(all_of(drafts, causal())), causal())); });
   refused("into", [&] { attention_into(out, q, turned, drafts); });
   refused("explain", [&] { explain(q, turned, drafts); });
-  expect_refused("two contexts", {"node 4 has depth 0", "depth 4"}, [&] {
+  expect_refused("two contexts", {"node 4 has depth 0", "at position 4", "by position 8"}, [&] {
     attention(q, turned, tree({-1, 0, 1, 2, -1}));
   });
   EXPECT_NO_THROW(attention(q, plain, drafts));
+  turned.truncate(0, 4);
+  turned.append(all.k().slice(2, 4, 9), all.v().slice(2, 4, 9), {.positions = tree_positions({-1, 0, 0, 1, 2}, 3)});
+  expect_refused("another context", {"node 0 has depth 0", "at position 4", "by position 3"},
+                 [&] { attention(q, turned, drafts); });
+  turned.clear();
+  turned.append(all.k(), all.v());
   // In a chain, the row of a node is its position.
   const auto chain = attention(q, turned, tree({-1, 0, 1, 2, 3})).out, as_text = attention(q, turned, causal()).out;
   EXPECT_TRUE(std::equal(chain.data(), chain.data() + chain.size(), as_text.data()));
 }
 
-// What the error message suggests: keys rotated by the caller. The result for node 4 of the tree equals that for the
+// A cache without a rope, whose keys the caller has rotated. The result for node 4 of the tree equals that for the
 // last token of its path fed as a plain sequence.
 TEST(KvTreeErrors, TreesOfKeysRotatedByTheCaller) {
   const Rope rope({.head_dim = 4});

@@ -279,11 +279,20 @@ TEST_F(Mistakes, TreeOverACacheWithARope) {
   KvCache<float> cache({.head_dim = 8, .rope = Rope({.head_dim = 8})});
   cache.append(k_, k_);
   expect_says(
-      "attn: tree: node 2 has depth 1, but the rope would rotate it as if it had depth 2, its row; use a cache "
-      "without a rope, and rotate keys and queries beforehand: rope.rotate(x, positions), where a position is that of "
-      "the first node plus the depth",
+      "attn: tree: node 2 has depth 1, so it must be at position 3, but the rope rotates its key by position 4; append "
+      "the nodes to a cache with {.positions = attn::tree_positions(parents, 2)}",
       [&] {
         attention(q_, cache, tree({-1, 0, 0, 1, 2}));
+      });
+}
+
+TEST_F(Mistakes, PositionsWithoutARope) {
+  KvCache<float> cache({.head_dim = 8});
+  expect_says(
+      "attn: append: got 7 positions for a cache without a rope, where they would have no effect; omit them, or "
+      "construct the cache with .rope = attn::Rope(...)",
+      [&] {
+        cache.append(k_, k_, {.positions = {0, 1, 2, 3, 3, 4, 4}});
       });
 }
 

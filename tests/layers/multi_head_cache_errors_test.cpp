@@ -130,20 +130,19 @@ TEST(MultiHeadCacheErrors, LayerAndCacheMustHaveTheSameRope) {
   EXPECT_FALSE(Rope({.head_dim = 4}, std::vector<double>{1, 2}) == kRope);
 }
 
-// The layer's rope rotates a draft by its row, with a cache and without; see KvTreeErrors.
+// Over a cache, the layer gives the nodes of a tree their positions; elsewhere, it rotates a draft by its row.
 TEST(MultiHeadCacheErrors, LayersWithARopeRefuseSiblings) {
   const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope}), plain({.embed_dim = 8, .heads = 2});
   const auto prompt = drawn(1, 3, 8, 1), drafts = drawn(1, 4, 8, 2);
   const auto nodes = tree({-1, 0, 0, 1});
-  const Said said{"node 2 has depth 1", "depth 2"};
+  const Said said{"node 2 has depth 1", "tree_positions(parents, "};
   auto cache = mha.make_cache();
   mha(prompt, cache, causal());
-  expect_refused("over a cache", said, [&] { mha(drafts, cache, nodes); });
-  EXPECT_EQ(cache.length(0), 3);
-  auto pages = mha.make_paged_cache({.pages = 4, .page_size = 4});
-  const Index text = pages.add();
-  expect_refused("over pages", said, [&] { mha(drafts, pages.select({text}), nodes | causal()); });
-  EXPECT_EQ(pages.length(text), 0);
+  EXPECT_NO_THROW(mha(drafts, cache, nodes));
+  expect_refused("inside another mask", said, [&] { mha(drafts, cache, not_(nodes)); });
+  expect_refused("of another length", {"4 nodes for 3 queries"}, [&] { mha(prompt, cache, nodes); });
+  EXPECT_EQ(cache.length(0), 7);
+  EXPECT_EQ(cache.position(0, 7), 6);
   mha.append(drafts, cache);
   expect_refused("appended before", said, [&] { mha.attend(drafts, cache, nodes); });
   expect_refused("without a cache", said, [&] { mha(drafts, drafts, drafts, nodes); });

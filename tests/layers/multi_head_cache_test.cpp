@@ -159,6 +159,43 @@ TEST(MultiHeadCache, ReturnsHeadsAndLogSumExps) {
   EXPECT_EQ(read.key.size(), 0);
 }
 
+// The nodes of a tree get the results of their paths, fed token by token, in a batch and in packed sequences of
+// different lengths.
+TEST(MultiHeadCache, VerifiesTrees) {
+  const std::vector<Index> parents{-1, 0, 0, 2, 1, 2, -1};
+  const Index nodes = 7;
+  const Rope rope({.head_dim = 6});
+  const Texts<float> texts(rope, {20, 26});
+  const auto rows = [&](Index s, Index begin, Index end) { return texts.sequence(s).slice(1, begin, end); };
+  const auto expect_same = [&](const auto& a, Index row, const auto& b) {
+    for (Index c = 0; c < kEmbed; ++c) ASSERT_NEAR(a(0, row, c), b(0, 0, c), 1e-6f) << "row " << row;
+  };
+  auto pages = texts.mha.make_paged_cache({.pages = 20, .page_size = 4});
+  const std::vector<Index> ids{pages.add(), pages.add()}, contexts{9, 15};  // the next 7 tokens are drafts
+  for (Index s = 0; s < 2; ++s)
+    texts.mha(rows(s, 0, contexts[static_cast<std::size_t>(s)]), pages.select({ids[static_cast<std::size_t>(s)]}),
+              causal());
+  const auto y = texts
+                     .mha(ragged(texts.part(contexts, {nodes, nodes}), {nodes, nodes}), pages.select(ids),
+                          causal() | tree(parents))
+                     .out;
+  for (Index s = 0; s < 2; ++s) {
+    const Index context = contexts[static_cast<std::size_t>(s)];
+    const auto token = [&](Index node) { return rows(s, context + node, context + node + 1); };
+    for (Index node = 0; node < nodes; ++node) {
+      std::vector<Index> steps;
+      for (Index step = node; step >= 0; step = parents[static_cast<std::size_t>(step)])
+        steps.insert(steps.begin(), step);
+      auto plain = texts.mha.make_cache();
+      texts.mha.append(rows(s, 0, context), plain);
+      for (const Index step : steps) {
+        const auto of_path = texts.mha(token(step), plain, causal()).out;
+        if (step == node) expect_same(y, s * nodes + node, of_path);
+      }
+    }
+  }
+}
+
 /// Cross-attention: the cache is filled once and then only read.
 TEST(MultiHeadCache, AttendsWithoutAppending) {
   const MultiHeadAttention<double> mha({.embed_dim = kEmbed, .heads = kHeads, .key_dim = 10, .value_dim = 10});

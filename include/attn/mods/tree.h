@@ -35,46 +35,34 @@ struct TreeWalk {
   }
 };
 
-}  // namespace detail
+/// The depth of each node; 0 for one without a parent.
+inline std::vector<Index> depths_of(std::span<const Index> parents) {
+  std::vector<Index> depths;
+  for (std::size_t i = 0; i < parents.size(); ++i) {
+    require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i,
+            "] must be an earlier node, or -1, but is ", parents[i]);
+    depths.push_back(parents[i] < 0 ? 0 : depths[static_cast<std::size_t>(parents[i])] + 1);
+  }
+  return depths;
+}
 
-/// Lets each node of a tree of drafted tokens see a context, its ancestors and itself (Miao et al. 2024, "tree
-/// attention"). The queries are the nodes. The last keys of the call are the same nodes, and all keys before them are
-/// the context, which every node sees. parents[i] is the parent of node i, or -1 for a node that follows the context
-/// directly.
-///
-///     context of 2, parents {-1, 0, 0, 1}:  1 1  1 0 0 0
-///                                           1 1  1 1 0 0
-///                                           1 1  1 0 1 0
-///                                           1 1  1 1 0 1
-///
-/// With a kv_offset, the last keys need not be the nodes; the nodes are then the keys at the positions of the queries.
-///
-/// The position of a node is that of the first node plus the node's depth, so siblings share a position. The rope of a
-/// cache or layer rotates queries and keys by their rows. For every tree but a chain this is wrong, and the call is
-/// rejected. Use a cache without a rope, and rotate queries and keys with rope.rotate(x, positions) beforehand.
-/// @throws std::invalid_argument for a parent that does not come before its node, and from the attention call if there
-/// is not one parent per query, there are fewer keys than queries, or a rope rotates a node whose depth is not its row.
-inline auto tree(const Indices& given) {
-  const std::span<const Index> parents = given.values;
-  for (std::size_t i = 0; i < parents.size(); ++i)
-    detail::require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i,
-                    "] must be an earlier node, or -1, but is ", parents[i]);
-  // The first node whose depth differs from its row; in a chain they are equal.
-  Index beside = 0, depth = 0;
-  while (beside < static_cast<Index>(parents.size()) && parents[static_cast<std::size_t>(beside)] == beside - 1)
-    ++beside;
-  if (beside < static_cast<Index>(parents.size())) depth = parents[static_cast<std::size_t>(beside)] + 1;
-  return bind_mod([walk = detail::TreeWalk(parents), beside, depth](const Problem& problem) {
-    const Index nodes = static_cast<Index>(walk.enter.size());
-    detail::require(nodes == problem.q_len, "tree has ", nodes, " nodes for ", problem.q_len, " queries");
-    detail::require(nodes <= problem.kv_len || problem.has_part_of_keys, "tree: the last keys must be its ", nodes,
-                    " nodes, but there are only ", problem.kv_len, " keys");
-    detail::require(!problem.has_rope || beside == nodes, "tree: node ", beside, " has depth ", depth,
-                    ", but the rope would rotate it as if it had depth ", beside,
-                    ", its row; use a cache without a rope, and rotate keys and queries beforehand: rope.rotate(x, "
-                    "positions), where a position is that of the first node plus the depth");
+/// Makes the mask of tree() for a call.
+class MakeTree {
+ public:
+  explicit MakeTree(std::span<const Index> parents) : depths_(depths_of(parents)), walk_(parents) {}
+
+  /// The depth of each node. A layer appends the nodes to its cache at positions that follow from them.
+  std::span<const Index> depths() const { return depths_; }
+
+  auto operator()(const Problem& problem) const {
+    const Index nodes = static_cast<Index>(depths_.size());
+    require(nodes == problem.q_len, "tree has ", nodes, " nodes for ", problem.q_len, " queries");
+    require(nodes <= problem.kv_len || problem.has_part_of_keys, "tree: the last keys must be its ", nodes,
+            " nodes, but there are only ", problem.kv_len, " keys");
     const Index first = problem.q_offset, context = problem.has_part_of_keys ? first : problem.kv_len - nodes;
-    const Index *enter = walk.enter.data(), *leave = walk.leave.data();
+    if (problem.rope_positions)
+      check_positions(*problem.rope_positions, context - problem.kv_offset, first - problem.kv_offset);
+    const Index *enter = walk_.enter.data(), *leave = walk_.leave.data();
     return mask_mod(
         [=](const Position& p) {
           const Index node = p.kv - context;
@@ -95,7 +83,59 @@ inline auto tree(const Indices& given) {
         [=](const Tile& t) {
           return Range{t.kv.begin, context + t.q.end - first};
         });
-  });
+  }
+
+ private:
+  /// Checks that the rope rotates the nodes by the context and their depths. `key` and `query` are the rows of the first
+  /// node.
+  void check_positions(const RowPositions& positions, Index key, Index query) const {
+    const Index first = key > 0 ? positions(key - 1) + 1 : positions(key);
+    for (Index i = 0; i < static_cast<Index>(depths_.size()); ++i) {
+      const Index depth = depths_[static_cast<std::size_t>(i)], of_key = positions(key + i),
+                  of_query = positions(query + i), other = of_key != first + depth ? of_key : of_query;
+      require(other == first + depth, "tree: node ", i, " has depth ", depth, ", so it must be at position ",
+              first + depth, ", but the rope rotates its ", other == of_key ? "key" : "query", " by position ", other,
+              "; append the nodes to a cache with {.positions = attn::tree_positions(parents, ", first, ")}");
+    }
+  }
+
+  std::vector<Index> depths_;
+  TreeWalk walk_;
+};
+
+}  // namespace detail
+
+/// Lets each node of a tree of drafted tokens see a context, its ancestors and itself (Miao et al. 2024, "tree
+/// attention"). The queries are the nodes. The last keys of the call are the same nodes, and all keys before them are
+/// the context, which every node sees. parents[i] is the parent of node i, or -1 for a node that follows the context
+/// directly.
+///
+///     context of 2, parents {-1, 0, 0, 1}:  1 1  1 0 0 0
+///                                           1 1  1 1 0 0
+///                                           1 1  1 0 1 0
+///                                           1 1  1 1 0 1
+///
+/// With a kv_offset, the last keys need not be the nodes; the nodes are then the keys at the positions of the queries.
+///
+/// The position of a node is the position that follows the context, plus the node's depth, so siblings share a
+/// position. A rope must rotate nodes by these positions, not by their rows: append them to a cache with `{.positions =
+/// attn::tree_positions(parents, first)}`. A MultiHeadAttention does so by itself if tree() is one of the mods of a call
+/// over a cache. Masks and scores that are combined with tree() see rows: causal() drops nothing that tree() keeps, but
+/// the distances of alibi(), relative_bias() or sliding_window() count siblings.
+/// @throws std::invalid_argument for a parent that does not come before its node, and from the attention call if there
+/// is not one parent per query, there are fewer keys than queries, or a rope rotates a node by another position.
+inline auto tree(const Indices& parents) { return bind_mod(detail::MakeTree(parents.values)); }
+
+/// Returns the positions of the nodes of a tree: `first`, the position that follows the context, plus the depth of the
+/// node. See tree().
+///
+///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, cache.position(sequence, context))});
+///
+/// @throws std::invalid_argument for a parent that does not come before its node.
+inline std::vector<Index> tree_positions(const Indices& parents, Index first) {
+  std::vector<Index> positions = detail::depths_of(parents.values);
+  for (Index& position : positions) position += first;
+  return positions;
 }
 
 }  // namespace attn

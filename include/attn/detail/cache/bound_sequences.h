@@ -61,7 +61,7 @@ template <class T, class M>
 class BoundSequence {
  public:
   BoundSequence(const Problem& own, const Problem& for_mods, const M& mods, const Rope* rope)
-      : problem(own), rotation(rotation_of<T>(rope, 0, 0)), bound_(bind_call(mods, for_mods)), tile_mods_(bound_) {}
+      : problem(own), rotation(rotation_for<T>(rope, 0)), bound_(bind_call(mods, for_mods)), tile_mods_(bound_) {}
   BoundSequence(const BoundSequence&) = delete;
 
   const Problem problem;
@@ -138,7 +138,7 @@ class CheckedSequences {
       Problem for_mods = own;
       for_mods.batch = kept_.size();
       for_mods.sequence = s;
-      for_mods.has_rope = kept_.rope() != nullptr;
+      if (kept_.rope()) for_mods.rope_positions = kept_.positions(s);
       bound_.add(own, for_mods, mods, kept_.rope());
     });
   }
@@ -180,9 +180,10 @@ class CheckedSequences {
     passes_.clear();
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[s];
-      // Keys were rotated by their row index, whatever kv_offset is.
+      // Keys were rotated by the positions of their rows, whatever kv_offset is.
       if (to.out.data())
-        b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset - b.problem.kv_offset, b.problem.q_len);
+        b.rotation =
+            rotation_of<T>(kept_.rope(), kept_.positions(s), b.problem.first_query_among_keys(0), b.problem.q_len);
       b.tensors.emplace(CallTensors<T>{.out = part(to.out, element, rows),
                                        .lse = part(to.lse, element, rows),
                                        .q = part(q_, element, rows),

@@ -128,7 +128,7 @@ class KvPages {
           rope_(rope),
           most_(std::min(kMost, std::max<Index>(tokens, 1))),
           packed_(static_cast<std::size_t>(most_ * std::max(head_dim, v_dim))),
-          rotation_(rotation_of<Computed>(rope, 0, rope ? most_ : 0)) {}
+          rotation_(rotation_for<Computed>(rope, most_)) {}
 
    private:
     friend KvPages;
@@ -141,18 +141,18 @@ class KvPages {
     Rotation<Computed> rotation_;
   };
 
-  /// Appends rows `rows` of batch element `batch` of k and v to a sequence that has the pages `table` and ends at
-  /// `position`. Keys are rotated first if there is a rope.
+  /// Writes rows `rows` of batch element `batch` of k and v to rows `row` and following of a sequence with the pages
+  /// `table`. If there is a rope, keys are rotated first, by the positions of these rows.
   void append(Writer& w, const DTypeView<const Computed>& k, const DTypeView<const Computed>& v, Index batch,
-              Range rows, std::span<const Index> table, Index position) {
+              Range rows, std::span<const Index> table, Index row, RowPositions positions) {
     const Index head_dim = k.dim(3), v_dim = v.dim(3);
     Computed* const packed = w.packed_.data();
     const TokenRows<T> keys = this->keys(), values = this->values();
     while (!rows.empty()) {
-      const Index at = position % page_size(), page = table[static_cast<std::size_t>(position / page_size())];
+      const Index at = row % page_size(), page = table[static_cast<std::size_t>(row / page_size())];
       const Index count = std::min({w.most_, rows.size(), page_size() - at});
       for (Index i = 0; w.rope_ && i < count; ++i)
-        w.rotation_.set_angles(w.rope_->frequencies(), position + i, w.rope_->attention_factor(), i);
+        w.rotation_.set_angles(w.rope_->frequencies(), positions(row + i), w.rope_->attention_factor(), i);
       for (Index head = 0; head < k.dim(1); ++head) {
         w.family_.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed);
         for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.rotate(packed + i * head_dim, i);
@@ -161,7 +161,7 @@ class KvPages {
         values.store(w.family_, packed, count, page, head, at);
       }
       rows.begin += count;
-      position += count;
+      row += count;
     }
   }
 

@@ -11,6 +11,7 @@
 
 #include "attn/detail/base/check.h"
 #include "attn/detail/base/ranges.h"
+#include "attn/detail/cache/said_positions.h"
 #include "attn/isa.h"
 #include "attn/out_of_pages.h"
 
@@ -52,6 +53,7 @@ class PageTables {
   struct Sequence {
     std::vector<Index> pages;
     Index length = 0;
+    SaidPositions positions;
   };
 
   /// State of a sequence before an append.
@@ -84,6 +86,7 @@ class PageTables {
       check_length("fork", sequence, *length);
       copy.length = *length;
       copy.pages.resize(static_cast<std::size_t>(pages_for(*length)));
+      copy.positions.truncate(*length);
     }
     const auto& added = sequences_.emplace(next_, std::move(copy)).first->second;
     for (Index page : added.pages) ++users(page);
@@ -95,9 +98,7 @@ class PageTables {
   }
   void truncate(Index sequence, Index length) {
     check_length("truncate", sequence, length);
-    Sequence& s = at(sequence);
-    s.length = length;
-    drop_unused(s);
+    shorten(at(sequence), length);
   }
 
   /// Returns how many free pages it takes to append lens[i] tokens to sequences[i], for all i. The sequences must be
@@ -123,16 +124,19 @@ class PageTables {
     return pages_needed({&sequence, 1}, {&tokens, 1});
   }
 
-  /// Gives each of sequences[i] the pages for lens[i] more tokens, without increasing its length yet (see lengthen()).
-  /// Calls copy(from, to, tokens), which must not throw, for each shared page that has to be replaced.
-  /// @throws OutOfPages; std::invalid_argument if a sequence does not exist or is given twice. Nothing has changed then.
+  /// Gives each of sequences[i] the pages and positions of lens[i] more tokens, without increasing its length yet (see
+  /// lengthen()). `positions` has those of all sequences back to back, or is empty. Calls copy(from, to, tokens), which
+  /// must not throw, for each shared page that has to be replaced.
+  /// @throws OutOfPages; std::invalid_argument if a sequence does not exist or is given twice. Nothing has changed
+  /// then.
   template <class Copy>
-  void take(std::span<const Index> sequences, std::span<const Index> lens, const Copy& copy) {
+  void take(std::span<const Index> sequences, std::span<const Index> lens, std::span<const Index> positions,
+            const Copy& copy) {
     for (auto s = sequences.begin(); s != sequences.end(); ++s)
       require(std::find(sequences.begin(), s, *s) == s, "sequence ", *s, " appears twice");
     const Index needed = pages_needed(sequences, lens);
     if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), static_cast<Index>(users_.size())));
-    // The longest sequence comes last and thus keeps a page whose other users get copies. It writes behind the tokens of
+    // The longest sequence comes last and thus keeps a page whose other users get copies. It writes after the tokens of
     // all of them, so restore() can give the page back to them.
     std::vector<std::size_t> order(sequences.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -140,11 +144,20 @@ class PageTables {
       return std::pair(of(sequences[a]).length, a) < std::pair(of(sequences[b]).length, b);
     });
     // Allocations, which may throw, come before any change.
+    std::vector<const Index*> given(sequences.size(), nullptr);  // the positions of each sequence
+    const Index* next = positions.empty() ? nullptr : positions.data();
     for (std::size_t i = 0; i < lens.size(); ++i) {
       Sequence& s = at(sequences[i]);
+      given[i] = next;
+      if (next) next += lens[i];
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
+      s.positions.reserve(lens[i], given[i]);
     }
-    for (const std::size_t i : order) take(at(sequences[i]), lens[i], copy);
+    for (const std::size_t i : order) {
+      Sequence& s = at(sequences[i]);
+      s.positions.append(s.length, lens[i], given[i]);
+      take(s, lens[i], copy);
+    }
   }
   /// Adds lens[i] tokens, whose pages were taken, to sequences[i].
   void lengthen(std::span<const Index> sequences, std::span<const Index> lens) {
@@ -164,8 +177,7 @@ class PageTables {
   void restore(std::span<const Index> sequences, const std::vector<Mark>& marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);
-      s.length = marks[i].length;
-      drop_unused(s);
+      shorten(s, marks[i].length);
       if (s.pages.empty() || s.pages.back() == *marks[i].last_page) continue;
       ++users(*marks[i].last_page);  // others share it, or it would not have been copied
       drop(std::exchange(s.pages.back(), *marks[i].last_page));
@@ -202,9 +214,11 @@ class PageTables {
   void drop(Index page) {
     if (--users(page) == 0) free_.put(page);
   }
-  /// Drops the pages of a sequence beyond those that hold its tokens.
-  void drop_unused(Sequence& s) {
-    const auto keep = static_cast<std::size_t>(pages_for(s.length));
+  /// Keeps the first `length` tokens of a sequence, and drops pages that hold none of them.
+  void shorten(Sequence& s, Index length) {
+    s.length = length;
+    s.positions.truncate(length);
+    const auto keep = static_cast<std::size_t>(pages_for(length));
     for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
   }
 

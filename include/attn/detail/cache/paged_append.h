@@ -23,16 +23,16 @@ inline void check_lens(std::span<const Index> sequences, std::span<const Index> 
   require(!packed || left == 0, "append: the lengths add up to ", tokens - left, ", but there are ", tokens, " tokens");
 }
 
-/// Writes tokens behind those of their sequences, into pages that PageTables::take() provided; see check_lens().
+/// Writes tokens after those of their sequences, into pages that PageTables::take() provided; see check_lens().
 template <class T>
 void write_tokens(KvPages<T>& storage, typename KvPages<T>::Writer& writer, const DTypeView<const cached_t<T>>& k,
                   const DTypeView<const cached_t<T>>& v, const PageTables& tables, std::span<const Index> sequences,
                   std::span<const Index> lens, bool packed) {
   Range rows{0, 0};
   for (std::size_t i = 0; i < lens.size(); ++i) {
-    const auto& [pages, length] = tables.of(sequences[i]);
+    const auto& [pages, length, positions] = tables.of(sequences[i]);
     rows = {packed ? rows.end : 0, packed ? rows.end + lens[i] : lens[i]};
-    storage.append(writer, k, v, packed ? 0 : static_cast<Index>(i), rows, pages, length);
+    storage.append(writer, k, v, packed ? 0 : static_cast<Index>(i), rows, pages, length, positions.rows());
   }
 }
 

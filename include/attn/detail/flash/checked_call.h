@@ -166,7 +166,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
 
  private:
   static Problem with_rope(Problem p, bool has_rope) {
-    p.has_rope = has_rope;
+    if (has_rope) p.rope_positions = RowPositions();
     return p;
   }
 

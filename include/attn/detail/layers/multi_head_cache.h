@@ -1,10 +1,14 @@
 // Multi-head attention over a cache: whether the cache fits the layer, and which tokens belong to which sequence.
 #pragma once
 
+#include <algorithm>
+#include <span>
+#include <tuple>
 #include <vector>
 
 #include "attn/cached_attention.h"
 #include "attn/detail/layers/head_norm.h"
+#include "attn/kv_options.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -84,12 +88,45 @@ Ragged<TensorView<T, 4>> as_given(const Ragged<X>& x, const TensorView<T, 4>& he
 
 /// Appends the projected keys and values of the tokens x to a cache.
 template <class Cache, class X, class T>
-void append_heads(Cache& cache, const X&, const ProjectedHeads<T>& heads) {
-  cache.append(heads.key(), heads.value());
+void append_heads(Cache& cache, const X&, const ProjectedHeads<T>& heads, const AppendOptions& options = {}) {
+  cache.append(heads.key(), heads.value(), options);
 }
 template <class Cache, class X, class T>
-void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& heads) {
-  cache.append(heads.key(), heads.value(), x.lens);
+void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& heads, const AppendOptions& options = {}) {
+  cache.append(heads.key(), heads.value(), x.lens, options);
+}
+
+/// Returns the depths of the nodes of the tree() among the mods of a call; empty if there is none.
+template <class M>
+std::span<const Index> tree_depths(const M& mods) {
+  if constexpr (is_mods<M>)
+    return std::apply(
+        [](const auto&... parts) {
+          std::span<const Index> depths;
+          ((depths = depths.empty() ? tree_depths(parts) : depths), ...);
+          return depths;
+        },
+        mods.parts);
+  else if constexpr (requires { mods.make.depths(); })
+    return mods.make.depths();
+  else
+    return {};
+}
+
+/// Returns the positions of the tokens x, the nodes of a tree: in each sequence of a cache with a rope, the position
+/// that follows its last row plus their depths. Without a rope there are none.
+template <class X, class T, class Number>
+std::vector<Index> positions_of_nodes(const X& x, const TensorView<T, 4>& heads, std::span<const Index> depths,
+                                      const KvView<Number>& batch) {
+  std::vector<Index> positions;
+  if (batch.rope() == nullptr) return positions;
+  QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
+    const Index first = batch.positions(sequence)(batch.length(sequence)), nodes = static_cast<Index>(depths.size());
+    // tree() rejects other numbers of queries.
+    for (Index i = 0; i < rows.size(); ++i)
+      positions.push_back(first + depths[static_cast<std::size_t>(std::min(i, nodes - 1))]);
+  });
+  return positions;
 }
 
 /// Returns a copy of the heads (batch, heads, len, head_dim) of tokens x, rotated as the cache's rope rotated their
@@ -104,7 +141,7 @@ Tensor<T, 4> rotated_copy(const X& x, const TensorView<T, 4>& heads, const KvVie
   QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
     const Index first_key = options.kv_offset.value_or(0), last = first_key + batch.length(sequence);
     const Index begin = q_offset_of(options, sequence).value_or(last - rows.size()) - first_key;
-    for (Index i = 0; i < rows.size(); ++i) positions.push_back(begin + i);
+    for (Index i = 0; i < rows.size(); ++i) positions.push_back(batch.positions(sequence)(begin + i));
   });
   batch.rope()->rotate(copy, positions);
   return copy;

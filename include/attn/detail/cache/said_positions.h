@@ -1,0 +1,69 @@
+// The rope positions of the rows of a sequence.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "attn/detail/base/check.h"
+#include "attn/detail/tensor/problem.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The rope positions of the rows of a sequence, in memory for the rows from the first on whose position is not its row
+/// number.
+class SaidPositions {
+ public:
+  RowPositions rows() const { return {first_, said_}; }
+
+  /// Reserves memory for append().
+  void reserve(Index count, const Index* given) {
+    if (given == nullptr && said_.empty()) return;
+    const std::size_t needed = said_.size() + static_cast<std::size_t>(count);
+    if (needed > said_.capacity()) said_.reserve(std::max(needed, 2 * said_.capacity()));
+  }
+  /// Appends rows at the given positions, or, if `given` is null, at those that follow. `row` is the first of them.
+  void append(Index row, Index count, const Index* given) {
+    for (Index i = 0; i < count; ++i) append(row + i, given ? given[i] : rows()(row + i));
+  }
+  void append(Index row, Index position) {
+    if (said_.empty() && position == row) return;
+    if (said_.empty()) first_ = row;
+    said_.push_back(position);
+  }
+  void truncate(Index length) noexcept {
+    const auto left = static_cast<std::size_t>(std::max<Index>(length - first_, 0));
+    if (left < said_.size()) said_.erase(said_.begin() + static_cast<std::ptrdiff_t>(left), said_.end());
+  }
+
+ private:
+  Index first_ = 0;
+  std::vector<Index> said_;
+};
+
+/// Returns the positions that an append gives its tokens, of all sequences back to back; none if it gives none. There are
+/// `tokens` in all if sequences are packed, otherwise `tokens` for each of `sequences`, which may share their positions.
+inline std::vector<Index> checked_positions(std::span<const Index> positions, Index tokens, Index sequences,
+                                            bool packed, bool has_rope) {
+  if (positions.empty()) return {};
+  const Index given = static_cast<Index>(positions.size());
+  require(has_rope, "append: got ", given,
+          " positions for a cache without a rope, where they would have no effect; omit them, or construct the cache "
+          "with .rope = attn::Rope(...)");
+  if (packed)
+    require(given == tokens, "append: got ", given, " positions for ", tokens, " tokens; give one for each");
+  else
+    require(given == tokens || given == tokens * sequences, "append: got ", given, " positions for ", sequences,
+            " sequences of ", tokens, " tokens each; give one for each token, of one sequence or of all");
+  for (Index i = 0; i < given; ++i)
+    require(is_near(positions[static_cast<std::size_t>(i)]), "append: positions[", i, "] must be within ±2^",
+            kIndexBits, ", but is ", positions[static_cast<std::size_t>(i)]);
+  std::vector<Index> all(positions.begin(), positions.end());
+  if (!packed)
+    while (static_cast<Index>(all.size()) < tokens * sequences) all.insert(all.end(), positions.begin(), positions.end());
+  return all;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
