@@ -43,7 +43,8 @@ macro(attn_rounds)
   in_rounds(asan 2 backward_sweep_float_test backward_test dropout_test jvp_test ring_test)
   in_rounds(asan 3 additive_test bad_input_test compile_fail internals_test mistakes_test multi_head_cache_test
             multi_head_parts_test multi_head_test overlaps_test rope_test segments_test
-            kv_caches_operations_test kv_caches_test kv_positions_test tinystories_files_test transliterate_files_test)
+            kv_caches_operations_test kv_caches_test kv_positions_test kv_row_operations_test tinystories_files_test
+            transliterate_files_test)
 
   in_rounds(tsan 0 backward_test)
   in_rounds(tsan 1 kv_invariance_test)

@@ -96,8 +96,8 @@ class KvCache {
   std::span<const Index> lengths() const { return lengths_; }
   /// The number of tokens of one sequence. @throws std::invalid_argument if the sequence does not exist.
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
-  /// The position by which the rope rotates a row of a sequence: the row number, unless append() was given
-  /// positions. That of row length(sequence) is the position of the next token.
+  /// The position by which the rope rotates a row of a sequence: the row number, unless append() was given positions or
+  /// drop() kept them. That of row length(sequence) is the position of the next token.
   /// @throws std::invalid_argument if the sequence does not exist.
   Index position(Index sequence, Index row) const { return positions_[at(sequence)].rows()(row); }
   /// The size of keys, values and their scales in bytes.
@@ -155,6 +155,46 @@ class KvCache {
   /// Removes all tokens but keeps the memory.
   void clear() {
     for (Index s = 0; s < config_.batch; ++s) truncate(s, 0);
+  }
+
+  /// Removes tokens begin … end - 1 of a sequence. The rows of later tokens decrease by end - begin. With a rope, their
+  /// keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024, section 3.2), so
+  /// that the result is that of a sequence without the removed positions; attention_factor() is not applied again. Each
+  /// rotation rounds a key once more: by at most about an ulp of the larger element of a pair, or scale / 2 with
+  /// std::int8_t; 100 drops of the same length changed floats by 30 ulps.
+  /// `.keep_positions = true` rotates nothing; mods see rows in either case.
+  ///
+  /// Cost: later tokens are read and written once: keys and values, or, with a rope, less than one and a half times
+  /// the time of copying them.
+  /// @throws std::invalid_argument unless 0 <= begin <= end <= length. The cache is then unchanged.
+  void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
+    keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
+  }
+
+  /// Keeps only the given rows of a sequence, as policies do that evict the keys of least weight (Zhang et al. 2023,
+  /// "H2O"; Li et al. 2024, "SnapKV"). The rows must increase. Everything else is as for drop(), which removes the
+  /// tokens between them.
+  /// @throws std::invalid_argument unless rows increase and exist. The cache is then unchanged.
+  void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
+    keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
+  }
+
+  /// Keeps one path of a tree of drafted tokens, which are the last `nodes` rows of a sequence (see tree()), and
+  /// everything before them. `path` has the numbers of the accepted nodes, 0 … nodes - 1, from the root on; it may be
+  /// empty. Keys are not rotated, because the position of a node is that of its row after the call.
+  ///
+  ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
+  ///     … attention(q, cache, attn::tree(parents)) …
+  ///     cache.accept(sequence, parents.size(), {0, 2, 5});
+  ///
+  /// @throws std::invalid_argument unless the path increases and has nodes of the tree, and, with a rope, each is one
+  /// position after the one before it. The cache is then unchanged.
+  void accept(Index sequence, Index nodes, const Indices& path) {
+    const Index tokens = length(sequence);
+    keep(sequence,
+         detail::rows_of_path(path.values, nodes, sequence, tokens,
+                              config_.rope ? std::optional(positions_[at(sequence)].rows()) : std::nullopt),
+         true);
   }
 
   /// Replaces each sequence i with the old sequence from[i], as beam search requires. A sequence may be used several
@@ -280,6 +320,18 @@ class KvCache {
       pages_.append(writer, k, v, ragged ? 0 : i, rows, std::array{i}, length(i), positions_[at(i)].rows());
     });
     for (std::size_t i = 0; i < lens.size(); ++i) lengths_[i] += lens[i];
+  }
+
+  /// Keeps only some rows of a sequence; see plan_removal().
+  void keep(Index sequence, const std::vector<Range>& kept, bool keep_positions) {
+    const Rope* const rope = config_.rope ? &*config_.rope : nullptr;
+    detail::SaidPositions& positions = positions_[at(sequence)];
+    detail::Removal plan = detail::plan_removal(std::array{sequence}, capacity(), positions.rows(), kept,
+                                                rope && !keep_positions, [](Index page) { return page; });
+    typename Pages::Mover mover(detail::moving_family<T>(), config_.head_dim, rope);
+    pages_.move(mover, plan.moves);
+    positions = std::move(plan.positions);
+    lengths_[at(sequence)] = plan.length;
   }
 
   /// Grows the capacity to at least `needed` tokens.

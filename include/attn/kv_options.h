@@ -18,4 +18,12 @@ struct AppendOptions {
   Indices positions = {};
 };
 
+/// Options of drop() and retain().
+struct DropOptions {
+  /// Whether the remaining keys keep the positions by which the cache's rope has rotated them, as in SnapKV (Li et al.
+  /// 2024). By default the gaps close, and later keys are rotated to their new positions. Without a rope it has no
+  /// effect.
+  bool keep_positions = false;
+};
+
 }  // namespace attn

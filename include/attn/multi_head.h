@@ -223,7 +223,7 @@ class MultiHeadAttention {
   /// tokens are passed at a time. `path` and `weights` work as without a cache.
   ///
   /// If one of the mods is tree(), the tokens are its nodes, and a rope rotates them by the position that follows the
-  /// cache plus their depths.
+  /// cache plus their depths. KvCache::accept() then keeps one path.
   ///
   /// If the call throws, for any reason, the cache keeps the tokens that it had before.
   /// @throws std::invalid_argument if sizes or ropes disagree; and whatever the cache's append() throws.

@@ -79,7 +79,7 @@ struct Options {
   ///
   /// 0 is not the same as unset: it says that more keys may follow. See accumulate for how to combine parts. Over a
   /// cache it is the position of the first token that each sequence still has, for example after a window has dropped
-  /// earlier tokens; a Rope rotates queries by their distance to it.
+  /// earlier tokens; a Rope rotates queries by the positions of their rows, which are counted from it.
   std::optional<Index> kv_offset = std::nullopt;
 
   /// Makes attention_into() continue from `out` and `lse`, which hold the result of the same queries over other keys:

@@ -102,6 +102,51 @@ class PagedKvCache {
   /// @throws std::invalid_argument if it has fewer tokens.
   void truncate(Index sequence, Index length) { tables_.truncate(sequence, length); }
 
+  /// Removes tokens begin … end - 1 of a sequence. The rows of later tokens decrease by end - begin. With a rope, their
+  /// keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024, section 3.2), so
+  /// that the result is that of a sequence without the removed positions; attention_factor() is not applied again. Each
+  /// rotation rounds a key once more: by at most about an ulp of the larger element of a pair, or scale / 2 with
+  /// std::int8_t; 100 drops of the same length changed floats by 30 ulps.
+  /// `.keep_positions = true` rotates nothing; mods see rows in either case.
+  ///
+  /// Cost: keys of later tokens are rotated where they are, unless the rows of a page change: those are moved, keys and
+  /// values. So a drop of whole pages moves no values, and nothing at all without a rope or with `keep_positions`. Pages
+  /// that no sequence uses any more are freed. A shared page is copied before it is changed, so that other sequences
+  /// keep their tokens.
+  /// @throws std::invalid_argument unless 0 <= begin <= end <= length; OutOfPages if copies of
+  /// shared pages need more pages than are free. The cache is then unchanged.
+  void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
+    keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
+  }
+
+  /// Keeps only the given rows of a sequence, as policies do that evict the keys of least weight (Zhang et al. 2023,
+  /// "H2O"; Li et al. 2024, "SnapKV"). The rows must increase. Everything else is as for drop(), which removes the
+  /// tokens between them.
+  /// @throws std::invalid_argument unless rows increase and exist; OutOfPages if copies of
+  /// shared pages need more pages than are free. The cache is then unchanged.
+  void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
+    keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
+  }
+
+  /// Keeps one path of a tree of drafted tokens, which are the last `nodes` rows of a sequence (see tree()), and
+  /// everything before them. `path` has the numbers of the accepted nodes, 0 … nodes - 1, from the root on; it may be
+  /// empty. Keys are not rotated, because the position of a node is that of its row after the call.
+  ///
+  ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
+  ///     … attention(q, cache.view({sequence}), attn::tree(parents)) …
+  ///     cache.accept(sequence, parents.size(), {0, 2, 5});
+  ///
+  /// @throws std::invalid_argument unless the path increases and has nodes of the tree, and, with a rope, each is one
+  /// position after the one before it; OutOfPages if copies of
+  /// shared pages need more pages than are free. The cache is then unchanged.
+  void accept(Index sequence, Index nodes, const Indices& path) {
+    const Index tokens = length(sequence);
+    keep(sequence,
+         detail::rows_of_path(path.values, nodes, sequence, tokens,
+                              config_.rope ? std::optional(tables_.of(sequence).positions.rows()) : std::nullopt),
+         true);
+  }
+
   /// Whether there is a sequence with this number.
   bool has(Index sequence) const { return tables_.has(sequence); }
   /// The number of sequences.
@@ -221,6 +266,16 @@ class PagedKvCache {
                  [&](Index page, Index copy, Index tokens) { storage_.copy_page(storage_, page, copy, tokens); });
     detail::write_tokens(storage_, writer, k, v, tables_, sequences, lens, ragged);
     tables_.lengthen(sequences, lens);
+  }
+
+  /// Keeps only some rows of a sequence; see plan_removal().
+  void keep(Index sequence, const std::vector<Range>& kept, bool keep_positions) {
+    const Rope* const rope = config_.rope ? &*config_.rope : nullptr;
+    detail::Removal plan = tables_.plan(sequence, kept, rope && !keep_positions);
+    if (plan.taken > free_pages()) detail::raise(OutOfPages(plan.taken, free_pages(), pages()));
+    typename detail::KvPages<T>::Mover mover(detail::moving_family<T>(), config_.head_dim, rope);
+    storage_.move(mover, plan.moves);
+    tables_.adopt(sequence, std::move(plan));
   }
 
   PagedKvCacheConfig config_;

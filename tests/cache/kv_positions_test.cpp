@@ -1,4 +1,6 @@
-// Positions given to append(), and trees of drafts over a cache with a rope.
+// Positions given to append(), trees of drafts, and rows that leave a cache: small cases and refusals.
+#include <numeric>
+
 #include "support/refused.h"
 #include "support/tokens.h"
 
@@ -12,6 +14,12 @@ Tokens drawn(Index count, std::uint64_t seed) {
   Random random(seed);
   return Tokens(kSizes, count, random);
 }
+std::vector<Index> counted(Index first, Index end) {
+  std::vector<Index> all(static_cast<std::size_t>(end - first));
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
 std::vector<Rope> ropes() {
   return {Rope({.head_dim = 8}), Rope({.head_dim = 8, .rotary_dim = 6, .pairs = RopePairs::interleaved}),
           Rope({.head_dim = 8, .scaling = RopeScaling::yarn, .factor = 8, .trained_length = 32})};
@@ -147,7 +155,8 @@ std::vector<Index> path_to(Index node) {
   return path;
 }
 
-// Each node gets the result that decoding its path token by token gives.
+// Each node gets the result that decoding its path token by token gives, and after accept() the cache is that of the
+// path, bit for bit.
 template <class Cache>
 void expect_tree(Cache cache, Index sequence, const std::function<KvView<float>(const Cache&)>& view) {
   const Tokens text = drawn(9, 1), drafts = drawn(7, 2);
@@ -163,7 +172,15 @@ void expect_tree(Cache cache, Index sequence, const std::function<KvView<float>(
     append(plain, 0, text);
     for (const Index step : path) append(plain, 0, drafts.part(step, step + 1));
     expect_near(of_tree.slice(2, node, node + 1), attention(q.slice(2, node, node + 1), plain, causal()).out);
+
+    Cache accepted = cache;
+    accepted.accept(sequence, 7, path);
+    EXPECT_EQ(positions_of(accepted, sequence), counted(0, 9 + static_cast<Index>(path.size())));
+    EXPECT_TRUE(holds(plain, {tokens_of(accepted, sequence)}));
   }
+  Cache none = cache;
+  none.accept(sequence, 7, std::vector<Index>());
+  EXPECT_EQ(none.length(sequence), 9);
 }
 TEST(KvTree, EqualsItsPaths) {
   for (const Rope& rope : ropes()) {
@@ -172,6 +189,196 @@ TEST(KvTree, EqualsItsPaths) {
     const Index a = pages.add();
     expect_tree<PagedKvCache<float>>(std::move(pages), a, [a](const auto& c) { return c.view({a}); });
   }
+}
+
+// After a drop that kept positions, drafts follow the position of the last row.
+TEST(KvTree, FollowsTheLastPosition) {
+  const Rope rope({.head_dim = 8});
+  auto cache = cache_with(rope);
+  append(cache, 0, drawn(20, 1));
+  cache.drop(0, 2, 10, {.keep_positions = true});
+  const Index context = cache.length(0), first = cache.position(0, context);
+  EXPECT_EQ(first, 20);
+  append(cache, 0, drawn(7, 2), {.positions = tree_positions(kParents, first)});
+  EXPECT_NO_THROW(attention(queries(7, 3), cache, tree(kParents)));
+  const Said said{"node 0 has depth 0", "position 20", "query by position 19"};
+  expect_refused("earlier queries", said, [&] { attention(queries(7, 3), cache, tree(kParents), {.q_offset = 11}); });
+  cache.accept(0, 7, {0, 2, 5});
+  EXPECT_EQ(cache.position(0, context + 2), 22);
+}
+
+TEST(KvTree, AcceptRefusesWhatIsNoPath) {
+  const Rope rope({.head_dim = 8});
+  auto cache = cache_with(rope);
+  append(cache, 0, drawn(9, 1));
+  append(cache, 0, drawn(7, 2), {.positions = tree_positions(kParents, 9)});
+  const auto refused = [&](const char* what, const Said& said, Index nodes, const std::vector<Index>& path) {
+    expect_refused(what, said, [&] { cache.accept(0, nodes, path); });
+    EXPECT_EQ(cache.length(0), 16);
+  };
+  refused("too many nodes", {"0..16", "is 17"}, 17, {0});
+  refused("no such node", {"path[1]", "0..6", "is 7"}, 7, {0, 7});
+  refused("a negative node", {"path[0]", "is -1"}, 7, {-1});
+  refused("not increasing", {"path[2] is 1 after 1"}, 7, {0, 1, 1});
+  refused("siblings", {"path[2], node 2", "is at position 10", "must be at position 11"}, 7, {0, 1, 2});
+  refused("without its root", {"path[0], node 1", "is at position 10", "must be at position 9"}, 7, {1});
+  refused("another number of nodes", {"path[0], node 0", "is at position 10", "tree_positions(parents, 11)"}, 5, {0});
+  expect_refused("no sequence", {"1"}, [&] { cache.accept(1, 7, {0}); });
+}
+
+TEST(KvDrop, RefusesWrongRows) {
+  auto cache = cache_with(Rope({.head_dim = 8}));
+  append(cache, 0, drawn(9, 1));
+  const auto refused = [&](const char* what, const Said& said, const auto& call) {
+    expect_refused(what, said, call);
+    EXPECT_EQ(cache.length(0), 9);
+  };
+  refused("end", {"0..9", "2 and 10"}, [&] { cache.drop(0, 2, 10); });
+  refused("begin", {"-1 and 3"}, [&] { cache.drop(0, -1, 3); });
+  refused("order", {"4 and 3"}, [&] { cache.drop(0, 4, 3); });
+  refused("no such row", {"rows[1]", "0..8", "is 9"}, [&] { cache.retain(0, {2, 9}); });
+  refused("not increasing", {"rows[2] is 4 after 4"}, [&] { cache.retain(0, {2, 4, 4}); });
+  refused("no sequence", {"2"}, [&] { cache.drop(2, 0, 1); });
+  auto pages = pages_with({});
+  expect_refused("no sequence", {"5"}, [&] { pages.retain(5, {0}); });
+}
+
+/// Expects that a cache holds the keys and values of `tokens`, rotated by `positions`, except for rounding.
+template <class Cache>
+void expect_holds(const Cache& cache, Index sequence, const Tokens& tokens, const Positions& positions, float error) {
+  auto fresh = cache_with(cache.config().rope);
+  append(fresh, 0, tokens, {.positions = positions});
+  const Tokens got = tokens_of(cache, sequence), wanted = tokens_of(fresh, 0);
+  ASSERT_EQ(got.size(), wanted.size());
+  EXPECT_EQ(got.values(), wanted.values());
+  const std::vector<double> a = got.keys(), b = wanted.keys();
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], static_cast<double>(error)) << i;
+}
+Tokens without(const Tokens& tokens, Index begin, Index end) {
+  Tokens left = tokens.part(0, begin);
+  left.add(tokens.part(end, tokens.size()));
+  return left;
+}
+
+// A shift of the context: the first tokens stay, as sinks, and those after them leave. The result is that of tokens
+// that were never there, also with YaRN, whose factor is applied once.
+TEST(KvDrop, EqualsTheSequenceWithoutTheTokens) {
+  for (const Rope& rope : ropes()) {
+    const Tokens text = drawn(30, 1);
+    auto cache = cache_with(rope);
+    append(cache, 0, text);
+    cache.drop(0, 4, 15);
+    EXPECT_EQ(positions_of(cache, 0), counted(0, 19));
+    expect_holds(cache, 0, without(text, 4, 15), counted(0, 19), 2e-6f);
+    auto pages = pages_with(rope);
+    const Index a = pages.add();
+    append(pages, a, text);
+    for (const bool keeps : {false, true}) {
+      const Index b = pages.fork(a);
+      pages.drop(b, 4, 15, {.keep_positions = keeps});
+      Positions positions = counted(0, 4);
+      for (Index p : counted(keeps ? 15 : 4, keeps ? 30 : 19)) positions.push_back(p);
+      EXPECT_EQ(positions_of(pages, b), positions);
+      expect_holds(pages, b, without(text, 4, 15), positions, keeps ? 0 : 2e-6f);
+      EXPECT_TRUE(holds(pages, a, tokens_of(pages, a)));
+      expect_holds(pages, a, text, counted(0, 30), 0);
+    }
+  }
+}
+
+// Each rotation rounds a key once more, and multiplies it by a rounded cosine and sine: here by 0.3 eps. With the same
+// angle each time, errors add up.
+TEST(KvDrop, RoundsOnceEachTime) {
+  for (const Rope& rope : ropes()) {
+    const Tokens text = drawn(400, 1);
+    auto cache = cache_with(rope);
+    append(cache, 0, text);
+    for (int i = 0; i < 100; ++i) cache.drop(0, 1, 4);
+    const float largest = 2.0f * static_cast<float>(rope.attention_factor());
+    expect_holds(cache, 0, without(text, 1, 301), counted(0, 100), 50 * static_cast<float>(epsilon<float>()) * largest);
+  }
+}
+
+TEST(KvDrop, OfWholePagesMovesNothing) {
+  const Rope rope({.head_dim = 8});
+  for (const bool turns : {false, true}) {
+    auto pages = turns ? pages_with(rope) : pages_with({});
+    const Index a = pages.add();
+    append(pages, a, drawn(18, 1));
+    const std::vector<Index> table(pages.table(a).begin(), pages.table(a).end());
+    const Index free = pages.free_pages();
+    pages.drop(a, 4, 12);
+    const std::vector<Index> left(pages.table(a).begin(), pages.table(a).end());
+    EXPECT_EQ(left, (std::vector<Index>{table[0], table[3], table[4]}));
+    EXPECT_EQ(pages.free_pages(), free + 2);
+  }
+}
+
+// A fork keeps its tokens; pages that do not change remain shared, and a drop that needs more copies than pages are free
+// changes nothing.
+TEST(KvDrop, CopiesSharedPages) {
+  const Rope rope({.head_dim = 8});
+  const Tokens text = drawn(19, 1);
+  auto pages = pages_with(rope, 7);
+  const Index a = pages.add();
+  append(pages, a, text);
+  const Index b = pages.fork(a);
+  const auto table = [&](Index s) { return std::vector<Index>(pages.table(s).begin(), pages.table(s).end()); };
+  const std::vector<Index> before = table(a);
+#ifndef ATTN_NO_EXCEPTIONS
+  try {
+    pages.drop(b, 0, 2);
+    ADD_FAILURE() << "five pages were copied to two";
+  } catch (const OutOfPages& e) {
+    EXPECT_EQ(e.needed(), 5);
+    EXPECT_EQ(e.free(), 2);
+  }
+#endif
+  EXPECT_EQ(table(b), before);
+  expect_holds(pages, b, text, counted(0, 19), 0);
+  pages.drop(b, 13, 15);  // the last two pages change
+  EXPECT_EQ(table(a), before);
+  EXPECT_EQ(table(b)[2], before[2]);
+  EXPECT_NE(table(b)[3], before[3]);
+  EXPECT_NE(table(b)[4], before[4]);
+  EXPECT_EQ(pages.free_pages(), 0);
+  expect_holds(pages, a, text, counted(0, 19), 0);
+  expect_holds(pages, b, without(text, 13, 15), counted(0, 17), 2e-6f);
+  pages.retain(b, counted(0, 16));  // the end of a sequence leaves as by truncate()
+  EXPECT_EQ(pages.free_pages(), 1);
+  pages.retain(b, std::vector<Index>());
+  EXPECT_EQ(pages.length(b), 0);
+  EXPECT_EQ(pages.free_pages(), 2);
+}
+
+// Eviction as in H2O and SnapKV: the keys with the most weight stay, with their positions. Attention is then that over
+// all keys with a mask.
+TEST(KvRetain, KeepsTheKeysOfMostWeight) {
+  const Rope rope({.head_dim = 8});
+  auto cache = cache_with(rope);
+  append(cache, 0, drawn(40, 1));
+  auto q = queries(40, 2);
+  const auto r = attention(q, cache, causal());
+  rope.rotate(q);
+  const Tensor<float, 3> mass = attention_mass(q, cache.keys(0), r.lse, causal());
+  std::vector<float> weight(40);
+  for (Index h = 0; h < 4; ++h)
+    for (Index j = 0; j < 40; ++j) weight[static_cast<std::size_t>(j)] += mass(0, h, j);
+  std::vector<Index> rows = counted(0, 40);
+  std::partial_sort(rows.begin(), rows.begin() + 12, rows.end(), [&](Index i, Index j) {
+    return weight[static_cast<std::size_t>(i)] > weight[static_cast<std::size_t>(j)];
+  });
+  rows.resize(12);
+  std::sort(rows.begin(), rows.end());
+
+  const auto next = queries(1, 3);
+  const auto kept = mask_mod([&](const Position& p) { return std::binary_search(rows.begin(), rows.end(), p.kv); });
+  const auto wanted = attention(next, cache, kept, {.q_offset = 40}).out;
+  cache.retain(0, rows, {.keep_positions = true});
+  EXPECT_EQ(positions_of(cache, 0), rows);
+  const Index after = 12 + 39 - rows.back();  // the row of position 40
+  EXPECT_EQ(cache.position(0, after), 40);
+  expect_near(attention(next, cache, full(), {.q_offset = after}).out, wanted);
 }
 
 }  // namespace

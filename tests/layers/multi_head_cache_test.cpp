@@ -160,9 +160,9 @@ TEST(MultiHeadCache, ReturnsHeadsAndLogSumExps) {
 }
 
 // The nodes of a tree get the results of their paths, fed token by token, in a batch and in packed sequences of
-// different lengths.
+// different lengths. Once a path is accepted, the sequence continues as if only it had been fed.
 TEST(MultiHeadCache, VerifiesTrees) {
-  const std::vector<Index> parents{-1, 0, 0, 2, 1, 2, -1};
+  const std::vector<Index> parents{-1, 0, 0, 2, 1, 2, -1}, path{0, 2, 5};
   const Index nodes = 7;
   const Rope rope({.head_dim = 6});
   const Texts<float> texts(rope, {20, 26});
@@ -180,7 +180,7 @@ TEST(MultiHeadCache, VerifiesTrees) {
                           causal() | tree(parents))
                      .out;
   for (Index s = 0; s < 2; ++s) {
-    const Index context = contexts[static_cast<std::size_t>(s)];
+    const Index id = ids[static_cast<std::size_t>(s)], context = contexts[static_cast<std::size_t>(s)];
     const auto token = [&](Index node) { return rows(s, context + node, context + node + 1); };
     for (Index node = 0; node < nodes; ++node) {
       std::vector<Index> steps;
@@ -192,6 +192,10 @@ TEST(MultiHeadCache, VerifiesTrees) {
         const auto of_path = texts.mha(token(step), plain, causal()).out;
         if (step == node) expect_same(y, s * nodes + node, of_path);
       }
+      if (steps != path) continue;
+      pages.accept(id, nodes, path);
+      const auto next = rows(s, context + nodes, context + nodes + 1);
+      expect_same(texts.mha(next, pages.select({id}), causal()).out, 0, texts.mha(next, plain, causal()).out);
     }
   }
 }

@@ -121,7 +121,8 @@ class MakeTree {
 /// position. A rope must rotate nodes by these positions, not by their rows: append them to a cache with `{.positions =
 /// attn::tree_positions(parents, first)}`. A MultiHeadAttention does so by itself if tree() is one of the mods of a call
 /// over a cache. Masks and scores that are combined with tree() see rows: causal() drops nothing that tree() keeps, but
-/// the distances of alibi(), relative_bias() or sliding_window() count siblings.
+/// the distances of alibi(), relative_bias() or sliding_window() count siblings. KvCache::accept() keeps the path that
+/// was verified.
 /// @throws std::invalid_argument for a parent that does not come before its node, and from the attention call if there
 /// is not one parent per query, there are fewer keys than queries, or a rope rotates a node by another position.
 inline auto tree(const Indices& parents) { return bind_mod(detail::MakeTree(parents.values)); }

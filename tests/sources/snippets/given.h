@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -219,6 +220,19 @@ extern attn::KvCache<float> cache;
 extern attn::Tensor<float, 4> drafted_q, drafted_k;
 extern const attn::Tensor<float, 4> drafted_v;
 }  // namespace drafted
+
+namespace rotated_cache {
+extern attn::KvCache<float> cache;
+extern const attn::Tensor<float, 4> k, v, next_k, next_v;
+}  // namespace rotated_cache
+
+namespace eviction {
+extern attn::MultiHeadAttention<float> mha;
+extern attn::KvCache<float> cache;
+extern attn::PagedKvCache<float> pages;
+extern const attn::Tensor<float, 3> tokens;
+extern const attn::Index a, budget;
+}  // namespace eviction
 
 namespace generation {
 extern const attn::Tensor<float, 4> q, k, v;

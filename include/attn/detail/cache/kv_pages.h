@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "attn/detail/base/huge_pages.h"
+#include "attn/detail/cache/key_turn.h"
+#include "attn/detail/cache/row_removal.h"
 #include "attn/detail/kernels/dot_kernels.h"
 #include "attn/kv_view.h"
 
@@ -51,6 +53,39 @@ struct TokenRows {
     } else {
       family.unpack_rows(rows, count, dim, {reinterpret_cast<std::byte*>(to), kDType, dim, 1});
     }
+  }
+
+  /// Moves rows of a page as `move` says, without rotating them. Rows may overlap the rows that they move to.
+  void move(const RowMove& move) const {
+    for (Index head = 0; head < numbers.dim(1); ++head) {
+      std::copy_n(&numbers(move.from_page, head, move.from_row, 0), move.count * numbers.dim(3),
+                  &numbers(move.to_page, head, move.to_row, 0));
+      if (kScaled)
+        std::copy_n(&scales(move.from_page, head, move.from_row), move.count, &scales(move.to_page, head, move.to_row));
+    }
+  }
+
+  /// Moves and rotates rows of a page. Elements that are not Computed are rotated in Computed and rounded once more;
+  /// `memory` has space for `most` such rows.
+  void turn(const RowMove& move, const KernelFamily<Computed>& family, const KeyTurn<Computed>& turn, Computed* memory,
+            Index most) const {
+    const Index dim = numbers.dim(3);
+    for (Index head = 0; head < numbers.dim(1); ++head)
+      for (Index done = 0, count = 0; done < move.count; done += count) {
+        count = std::min(most, move.count - done);
+        const Index from = move.from_row + done, to = move.to_row + done;
+        if constexpr (kDType == DType::native) {
+          turn.rotate(&numbers(move.from_page, head, from, 0), &numbers(move.to_page, head, to, 0), count, dim);
+        } else {
+          family.pack_rows(stored().rows(move.from_page, head, from), count, dim, memory);
+          turn.rotate(memory, memory, count, dim);
+          for (Index i = 0; i < count; ++i) {
+            const float scale = kScaled ? scales(move.from_page, head, from + i) : 1;
+            store(family, memory + i * dim, 1, move.to_page, head, to + i);
+            if (kScaled) scales(move.to_page, head, to + i) *= scale;
+          }
+        }
+      }
   }
 
   /// Copies the first `count` tokens of page `from` of `other`, which may be this object, to page `to`.
@@ -165,6 +200,35 @@ class KvPages {
     }
   }
 
+  /// Workspace of move(), allocated before anything is changed.
+  class Mover {
+   public:
+    Mover(const KernelFamily<Computed>& family, Index head_dim, const Rope* rope) : family_(family), turn_(rope) {
+      if (rope && TokenRows<T>::kDType != DType::native) packed_.resize(static_cast<std::size_t>(kMost * head_dim));
+    }
+
+   private:
+    friend KvPages;
+    static constexpr Index kMost = 64;
+
+    const KernelFamily<Computed>& family_;
+    KeyTurn<Computed> turn_;
+    std::vector<Computed> packed_;
+  };
+
+  /// Moves tokens as plan_removal() says, and rotates their keys. Neither allocates nor throws.
+  void move(Mover& m, std::span<const RowMove> moves) {
+    const TokenRows<T> keys = this->keys(), values = this->values();
+    for (const RowMove& move : moves) {
+      m.turn_.set(move.turn);
+      if (move.turn == 0)
+        keys.move(move);
+      else
+        keys.turn(move, m.family_, m.turn_, m.packed_.data(), Mover::kMost);
+      if (move.from_page != move.to_page || move.from_row != move.to_row) values.move(move);
+    }
+  }
+
  private:
   template <class X>
   static Index bytes_of(const Tensor<X, 4>& t) {
@@ -224,6 +288,12 @@ template <class T, class K, class V>
 const KernelFamily<cached_t<T>>& appending_family() {
   constexpr bool kNative = TokenRows<T>::kDType == DType::native && hold_computed_numbers<K, V>();
   return family_of<cached_t<T>, !kNative>(vectors_of(default_isa()));
+}
+
+/// Returns the kernels that convert the elements of a cache of T when they are rotated again.
+template <class T>
+const KernelFamily<cached_t<T>>& moving_family() {
+  return family_of<cached_t<T>, TokenRows<T>::kDType != DType::native>(vectors_of(default_isa()));
 }
 
 /// Rejects types that a cache cannot hold with a one-sentence error.

@@ -11,7 +11,7 @@
 
 #include "attn/detail/base/check.h"
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/cache/said_positions.h"
+#include "attn/detail/cache/row_removal.h"
 #include "attn/isa.h"
 #include "attn/out_of_pages.h"
 
@@ -40,6 +40,10 @@ class PageList {
     const Index page = pages_.back();
     pages_.pop_back();
     return page;
+  }
+  /// The page that take() returns after `others` calls; -1 if there are not enough.
+  Index next(Index others) const {
+    return others < size() ? pages_[pages_.size() - 1 - static_cast<std::size_t>(others)] : -1;
   }
 
  private:
@@ -162,6 +166,23 @@ class PageTables {
   /// Adds lens[i] tokens, whose pages were taken, to sequences[i].
   void lengthen(std::span<const Index> sequences, std::span<const Index> lens) {
     for (std::size_t i = 0; i < lens.size(); ++i) at(sequences[i]).length += lens[i];
+  }
+
+  /// Plans to keep only some rows of a sequence; see plan_removal(). More pages may be needed than are free.
+  Removal plan(Index sequence, std::span<const Range> kept, bool turns) const {
+    const Sequence& s = of(sequence);
+    Index taken = 0;
+    return plan_removal(s.pages, page_size_, s.positions.rows(), kept, turns,
+                        [&](Index page) { return users(page) > 1 ? free_.next(taken++) : page; });
+  }
+  /// Puts a plan into effect, after its moves were made; nothing else may have changed since.
+  void adopt(Index sequence, Removal&& plan) noexcept {
+    Sequence& s = at(sequence);
+    for (Index i = 0; i < plan.taken; ++i) take();
+    for (Index page : plan.released) drop(page);
+    s.pages = std::move(plan.pages);
+    s.positions = std::move(plan.positions);
+    s.length = plan.length;
   }
 
   std::vector<Mark> marks(std::span<const Index> sequences) const {

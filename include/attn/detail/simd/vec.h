@@ -183,6 +183,9 @@ struct Vec {
 #endif
   }
 
+  /// The lanes 1, 0, 3, 2, …
+  ATTN_INLINE Vec neighbours_exchanged() const { return exchanged<1>(kAllLanes); }
+
   /// The first lane.
   ATTN_INLINE T first() const {
     if constexpr (kIsVector)
@@ -263,6 +266,11 @@ struct Vec {
   /// The rounding argument of g++'s AVX-512 builtins that means the current mode (_MM_FROUND_CUR_DIRECTION).
   static constexpr int kCurrentRounding = 4;
 
+  template <int kBlock, int... i>
+  ATTN_INLINE Vec exchanged(std::integer_sequence<int, i...>) const {
+    return {__builtin_shufflevector(raw, raw, (i ^ kBlock)...)};
+  }
+
   template <int kBlock>
   static ATTN_INLINE void exchange_blocks(Vec* square) {
     if constexpr (kBlock < kLanes) {
@@ -306,7 +314,7 @@ struct Vec {
   template <int kDistance, bool kLargest, int... i>
   static ATTN_INLINE Vec fold(const Vec& x, std::integer_sequence<int, i...> lanes) {
     if constexpr (kDistance > 0) {
-      const Vec other{__builtin_shufflevector(x.raw, x.raw, (i ^ kDistance)...)};
+      const Vec other = x.template exchanged<kDistance>(lanes);
       if constexpr (kLargest)
         return fold<kDistance / 2, kLargest>(max(x, other), lanes);
       else

@@ -1,0 +1,151 @@
+// Removing rows of a sequence: which rows stay, and where they go.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/base/check.h"
+#include "attn/detail/base/ranges.h"
+#include "attn/detail/cache/said_positions.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Rows of a page that go to another place, or whose keys are rotated by `turn` positions, or both.
+struct RowMove {
+  Index from_page, from_row, to_page, to_row, count, turn;
+};
+
+/// What remains of a sequence, and how to get there. Moves are made in order; none overwrites rows that a later one
+/// reads.
+struct Removal {
+  std::vector<RowMove> moves;
+  std::vector<Index> pages;     ///< the new table of the sequence
+  std::vector<Index> released;  ///< pages of the old table that are not in the new one
+  Index taken = 0;              ///< free pages in the new table
+  Index length = 0;
+  SaidPositions positions;
+};
+
+/// Plans to keep only the rows in `kept`, which are ascending ranges, none of them empty. Each page of the new table is
+/// the page that its first row was in, so that rows move towards the front of the table, and pages whose rows all stay
+/// together keep them. A page that is written to is replaced by write_to(page), the page itself or a free one.
+///
+/// If `turns`, gaps between positions close: rows after the removed rows [begin, end) are rotated by the position of
+/// `begin` minus that of `end`.
+template <class WriteTo>
+Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions positions, std::span<const Range> kept,
+                     bool turns, const WriteTo& write_to) {
+  Removal plan;
+  plan.pages.reserve(table.size());
+  plan.released.reserve(table.size());
+  const auto page_of = [&](Index row) { return table[static_cast<std::size_t>(row / page_size)]; };
+
+  // Splits the ranges into pieces that neither cross the pages they come from nor those they go to.
+  struct Piece {
+    Index from, to, count, turn;
+  };
+  std::vector<Piece> pieces;
+  Index turn = 0, seen = 0;
+  for (const Range& range : kept) {
+    if (turns && range.begin > seen) turn += positions(seen) - positions(range.begin);
+    seen = range.end;
+    for (Index from = range.begin; from < range.end;) {
+      const Index to = plan.length,
+                  count = std::min({range.end - from, page_size - from % page_size, page_size - to % page_size});
+      pieces.push_back({from, to, count, turn});
+      from += count;
+      plan.length += count;
+    }
+    // Positions that are row numbers remain row numbers if gaps close.
+    if (positions.listed.empty() && turns) continue;
+    const Index begin = plan.length - range.size();
+    for (Index i = 0; i < range.size(); ++i) plan.positions.append(begin + i, positions(range.begin + i) + turn);
+  }
+
+  std::size_t used = 0;  // pages of the old table that were considered
+  for (std::size_t i = 0; i < pieces.size();) {
+    std::size_t end = i;
+    bool stays = true;
+    const auto old = static_cast<std::size_t>(pieces[i].from / page_size);
+    const auto in_place = [&](const Piece& p) {
+      return static_cast<std::size_t>(p.from / page_size) == old && p.from % page_size == p.to % page_size &&
+             p.turn == 0;
+    };
+    for (; end < pieces.size() && pieces[end].to / page_size == pieces[i].to / page_size; ++end)
+      stays &= in_place(pieces[end]);
+    const Index page = stays ? table[old] : write_to(table[old]);
+    for (; i < end; ++i) {
+      const Piece& p = pieces[i];
+      if (page != table[old] || !in_place(p))
+        plan.moves.push_back({page_of(p.from), p.from % page_size, page, p.to % page_size, p.count, p.turn});
+    }
+    for (; used < old; ++used) plan.released.push_back(table[used]);
+    ++used;
+    if (page != table[old]) {
+      plan.released.push_back(table[old]);
+      ++plan.taken;
+    }
+    plan.pages.push_back(page);
+  }
+  for (; used < table.size(); ++used) plan.released.push_back(table[used]);
+  return plan;
+}
+
+/// The rows that drop() keeps.
+inline std::vector<Range> rows_beside(Index begin, Index end, Index sequence, Index length) {
+  require(begin >= 0 && begin <= end && end <= length, "drop: begin and end must be in 0..", length,
+          " (the tokens of sequence ", sequence, "), and begin must not exceed end, but they are ", begin, " and ",
+          end);
+  std::vector<Range> kept;
+  if (begin > 0) kept.push_back({0, begin});
+  if (end < length) kept.push_back({end, length});
+  return kept;
+}
+
+/// The rows that retain() keeps, as ranges.
+inline std::vector<Range> listed_rows(std::span<const Index> rows, Index sequence, Index length) {
+  std::vector<Range> kept;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    require(rows[i] >= 0 && rows[i] < length, "retain: rows[", i, "] must be in 0..", length - 1,
+            " (the rows of sequence ", sequence, "), but is ", rows[i]);
+    require(i == 0 || rows[i] > rows[i - 1], "retain: rows must increase, but rows[", i, "] is ", rows[i], " after ",
+            i == 0 ? 0 : rows[i - 1], "; sort them, each once");
+    if (kept.empty() || kept.back().end < rows[i]) kept.push_back({rows[i], rows[i]});
+    ++kept.back().end;
+  }
+  return kept;
+}
+
+/// The rows that accept() keeps: the context, and the nodes of `path` among the last `nodes` rows.
+inline std::vector<Range> rows_of_path(std::span<const Index> path, Index nodes, Index sequence, Index length,
+                                       const std::optional<RowPositions>& rotated) {
+  require(nodes >= 0 && nodes <= length, "accept: nodes must be in 0..", length, " (the tokens of sequence ", sequence,
+          "), but is ", nodes);
+  const Index context = length - nodes;
+  std::vector<Range> kept;
+  if (context > 0) kept.push_back({0, context});
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    require(path[i] >= 0 && path[i] < nodes, "accept: path[", i, "] must be in 0..", nodes - 1,
+            " (the nodes are the last ", nodes, " rows of sequence ", sequence, "), but is ", path[i]);
+    require(i == 0 || path[i] > path[i - 1], "accept: path[", i, "] is ", path[i], " after ", i == 0 ? 0 : path[i - 1],
+            "; a path must increase, because parents come before their children");
+    const Index row = context + path[i];
+    if (rotated) {
+      const RowPositions& at = *rotated;
+      const Index first = context > 0 ? at(context - 1) + 1 : at(path[0]), wanted = first + static_cast<Index>(i);
+      require(at(row) == wanted, "accept: path[", i, "], node ", path[i], ", is at position ", at(row),
+              ", but in a path after this context it must be at position ", wanted,
+              "; append nodes with {.positions = attn::tree_positions(parents, ", first, ")}");
+    }
+    if (kept.empty() || kept.back().end < row) kept.push_back({row, row});
+    ++kept.back().end;
+  }
+  return kept;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

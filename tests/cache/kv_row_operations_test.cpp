@@ -1,0 +1,398 @@
+// Random appends, with and without positions, and removals of rows, each compared with a plain model.
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "support/allocations.h"
+#include "support/ragged_call.h"
+#include "support/sample.h"
+
+namespace attn::test {
+namespace {
+
+constexpr int kSeeds = 20, kOperations = 1000;  // for each element type and kind of cache
+
+/// A token before its key is rotated. `turns` counts the times that its key was rotated after it was appended.
+struct ModelRow {
+  Tokens token;
+  Index position, turns;
+};
+using ModelRows = std::vector<ModelRow>;
+
+/// The rows that remain if only those marked in `kept` do. Gaps between positions close, unless positions are kept: the
+/// row after a gap goes to the position of the first row in the gap.
+ModelRows remaining(const ModelRows& rows, const std::vector<bool>& kept, bool keep_positions) {
+  ModelRows left;
+  Index shift = 0, gap = -1;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!kept[i]) {
+      if (gap < 0) gap = static_cast<Index>(i);
+      continue;
+    }
+    if (gap >= 0) shift += rows[i].position - rows[static_cast<std::size_t>(gap)].position;
+    gap = -1;
+    left.push_back(rows[i]);
+    if (keep_positions || shift == 0) continue;
+    left.back().position -= shift;
+    ++left.back().turns;
+  }
+  return left;
+}
+
+template <class S, bool kPaged>
+struct CacheOf {
+  using Cache = KvCache<S>;
+  static KvCache<S> make(const TokenSizes& s, Index, const Rope& rope) {
+    return KvCache<S>(
+        {.batch = 4, .kv_heads = s.kv_heads, .capacity = 3, .head_dim = s.head_dim, .v_dim = s.v_dim, .rope = rope});
+  }
+};
+template <class S>
+struct CacheOf<S, true> {
+  using Cache = PagedKvCache<S>;
+  static PagedKvCache<S> make(const TokenSizes& s, Index page_size, const Rope& rope) {
+    return PagedKvCache<S>({.pages = 110 / page_size + 4,
+                            .page_size = page_size,
+                            .kv_heads = s.kv_heads,
+                            .head_dim = s.head_dim,
+                            .v_dim = s.v_dim,
+                            .rope = rope});
+  }
+};
+
+template <class S, bool kPaged>
+class Trial {
+ public:
+  explicit Trial(std::uint64_t seed)
+      : random_(seed),
+        sizes_{random_.integer(1, 2), 2 * random_.integer(2, 21), random_.integer(1, 9)},
+        page_size_(random_.pick(std::vector<Index>{1, 3, 16, 64})),
+        rope_(drawn_rope()),
+        cache_(CacheOf<S, kPaged>::make(sizes_, page_size_, rope_)) {
+    for (Index s = 0; s < 4; ++s) model_[kPaged ? add() : s];
+  }
+
+  void run() {
+    for (int i = 0; i < kOperations && !::testing::Test::HasFailure(); ++i) {
+      SCOPED_TRACE("operation " + std::to_string(i));
+      operate();
+      expect_same();
+      if (random_.chance(0.15)) attend();
+    }
+  }
+
+  Index refusals = 0, failed_allocations = 0;
+
+ private:
+  Rope drawn_rope() {
+    RopeConfig c{.head_dim = sizes_.head_dim};
+    c.rotary_dim = random_.chance(0.5) ? 0 : 2 * random_.integer(1, sizes_.head_dim / 2);
+    c.pairs = random_.chance(0.5) ? RopePairs::halves : RopePairs::interleaved;
+    c.base = 100;
+    if (random_.chance(0.3)) c.scaling = RopeScaling::yarn, c.factor = 4, c.trained_length = 64;
+    return Rope(c);
+  }
+  Index add() {
+    if constexpr (kPaged) return cache_.add();
+    return 0;
+  }
+
+  std::vector<Index> ids() const {
+    std::vector<Index> all;
+    for (const auto& [id, rows] : model_) all.push_back(id);
+    return all;
+  }
+  Index length(Index id) const { return static_cast<Index>(model_.at(id).size()); }
+  /// The position of a row, or of one that would follow.
+  Index position(Index id, Index row) const {
+    const ModelRows& rows = model_.at(id);
+    if (rows.empty()) return row;
+    if (row < 0) return rows[0].position + row;
+    const Index last = length(id) - 1;
+    return rows[static_cast<std::size_t>(std::min(row, last))].position + std::max<Index>(row - last, 0);
+  }
+
+  /// Makes a call that may run out of pages or of memory, and must then change nothing. Returns whether it took place.
+  template <class Call>
+  bool make(const Call& call) {
+    try {
+      if (memory_can_run_out() && random_.chance(0.1)) {
+        const bool failed = runs_out(random_.integer(0, 6), call);
+        failed_allocations += failed;
+        return !failed;
+      }
+      call();
+    } catch (const OutOfPages& e) {
+      EXPECT_GT(e.needed(), e.free());
+      ++refusals;
+      return false;
+    }
+    return true;
+  }
+
+  void operate() {
+    const std::vector<Index> known = ids();
+    const Index id = random_.pick(known), kind = random_.integer(0, 99), n = length(id);
+    if (kind < 40 || n == 0) {
+      append();
+    } else if (kind < 60) {
+      drop(id, n);
+    } else if (kind < 70) {
+      retain(id, n);
+    } else if (kind < 80) {
+      draft(id);
+    } else if (kind < 88) {
+      const Index left = random_.integer(n / 2, n);
+      cache_.truncate(id, left);
+      model_[id].resize(static_cast<std::size_t>(left), model_[id][0]);
+    } else if (kind < 96) {
+      rearrange(id);
+    } else {
+      auto copy = cache_;
+      cache_ = std::move(copy);
+    }
+  }
+
+  void rearrange(Index id) {
+    if constexpr (kPaged) {
+      const std::vector<Index> known = ids();
+      if (known.size() < 7) {
+        const Index left = random_.integer(0, length(id)), fork = cache_.fork(id, left);
+        model_[fork] = model_[id];
+        model_[fork].resize(static_cast<std::size_t>(left), {Tokens(sizes_), 0, 0});
+      } else {
+        cache_.release(id);
+        model_.erase(id);
+      }
+    } else {
+      std::vector<Index> from;
+      for (Index s = 0; s < 4; ++s) from.push_back(random_.integer(0, 3));
+      if (!make([&] { cache_.reorder(from); })) return;
+      const auto old = model_;
+      for (Index s = 0; s < 4; ++s) model_[s] = old.at(from[static_cast<std::size_t>(s)]);
+    }
+  }
+
+  /// Appends to one sequence, to several the same number of tokens, or to several any numbers of them.
+  void append() {
+    const std::vector<Index> known = ids();
+    const Index way = random_.integer(0, 2);
+    std::vector<Index> to = kPaged ? std::vector<Index>{} : known;
+    if (way == 0) to = {random_.pick(known)};
+    if (to.empty())
+      for (Index id : known)
+        if (random_.chance(0.5)) to.push_back(id);
+    if (to.empty()) return;
+    const Index same = drawn_count();
+    std::vector<Tokens> more;
+    std::vector<Index> lens, positions;
+    const bool said = random_.chance(0.4), said_once = way == 1 && random_.chance(0.5);
+    for (Index id : to) {
+      lens.push_back(way == 2 ? drawn_count() : same);
+      more.push_back(Tokens::exact(sizes_, lens.back(), random_));
+      Index next = position(id, length(id));
+      for (Index i = 0; said && i < lens.back(); ++i) {
+        if (random_.chance(0.3)) next += random_.integer(-4, 9);
+        positions.push_back(next++);
+      }
+    }
+    if (said && said_once) positions.resize(static_cast<std::size_t>(same));
+    const AppendOptions options{.positions = positions};
+    const bool done = make([&] {
+      if (way == 0) {
+        Appended<Given<S>> given(more);
+        cache_.append(to[0], given.k(), given.v(), options);
+      } else if (way == 1) {
+        Appended<Given<S>> given(more);
+        if constexpr (kPaged)
+          cache_.append(to, given.k(), given.v(), options);
+        else
+          cache_.append(given.k(), given.v(), options);
+      } else {
+        Appended<Given<S>> given(concatenated(more));
+        if constexpr (kPaged)
+          cache_.append(to, given.k(), given.v(), lens, options);
+        else
+          cache_.append(given.k(), given.v(), lens, options);
+      }
+    });
+    if (!done) return;
+    std::size_t next = 0;
+    for (std::size_t s = 0; s < to.size(); ++s) {
+      if (said && said_once) next = 0;
+      for (Index i = 0; i < lens[s]; ++i) {
+        const Index follows = position(to[s], length(to[s]));
+        model_[to[s]].push_back({more[s].part(i, i + 1), positions.empty() ? follows : positions[next++], 0});
+      }
+    }
+  }
+  Index drawn_count() { return random_.chance(0.1) ? random_.integer(0, 30) : random_.integer(0, 3); }
+
+  void drop(Index id, Index n) {
+    Index begin = random_.chance(0.4) ? 0 : random_.integer(0, n), end = random_.integer(begin, n);
+    if (random_.chance(0.4)) begin -= begin % page_size_, end = std::max(begin, end - end % page_size_);
+    const bool keeps = random_.chance(0.3);
+    if (!make([&] { cache_.drop(id, begin, end, {.keep_positions = keeps}); })) return;
+    std::vector<bool> kept(static_cast<std::size_t>(n), true);
+    std::fill(kept.begin() + begin, kept.begin() + end, false);
+    model_[id] = remaining(model_[id], kept, keeps);
+  }
+
+  void retain(Index id, Index n) {
+    std::vector<Index> rows;
+    std::vector<bool> kept;
+    const double share = random_.uniform(0.3, 1);
+    for (Index i = 0; i < n; ++i) {
+      kept.push_back(random_.chance(share));
+      if (kept.back()) rows.push_back(i);
+    }
+    const bool keeps = random_.chance(0.3);
+    if (make([&] { cache_.retain(id, rows, {.keep_positions = keeps}); }))
+      model_[id] = remaining(model_[id], kept, keeps);
+  }
+
+  /// Appends a tree, and accepts one of its paths.
+  void draft(Index id) {
+    std::vector<Index> parents, depths;
+    for (Index i = random_.integer(1, 9); i > 0; --i) {
+      const Index node = static_cast<Index>(parents.size());
+      parents.push_back(random_.integer(std::max<Index>(-1, node - 4), node - 1));
+      depths.push_back(parents.back() < 0 ? 0 : depths[static_cast<std::size_t>(parents.back())] + 1);
+    }
+    const Index nodes = static_cast<Index>(parents.size()), context = length(id), first = position(id, context);
+    const Tokens drafts = Tokens::exact(sizes_, nodes, random_);
+    if (!make([&] {
+          Appended<Given<S>> given(drafts);
+          cache_.append(id, given.k(), given.v(), {.positions = tree_positions(parents, first)});
+        }))
+      return;
+    for (Index i = 0; i < nodes; ++i)
+      model_[id].push_back({drafts.part(i, i + 1), first + depths[static_cast<std::size_t>(i)], 0});
+    std::vector<Index> path;
+    for (Index node = random_.integer(-1, nodes - 1); node >= 0; node = parents[static_cast<std::size_t>(node)])
+      path.insert(path.begin(), node);
+    if (!make([&] { cache_.accept(id, nodes, path); })) return;
+    std::vector<bool> kept(static_cast<std::size_t>(context + nodes), false);
+    std::fill(kept.begin(), kept.begin() + context, true);
+    for (Index node : path) kept[static_cast<std::size_t>(context + node)] = true;
+    model_[id] = remaining(model_[id], kept, true);
+  }
+
+  Tokens stored(Index id) const { return tokens_of(cache_, id); }
+
+  /// Compares lengths, positions, keys and values, and the use of pages.
+  void expect_same() const {
+    std::set<Index> used;
+    for (const auto& [id, rows] : model_) {
+      SCOPED_TRACE("sequence " + std::to_string(id));
+      ASSERT_EQ(cache_.length(id), static_cast<Index>(rows.size()));
+      for (Index row = 0; row < cache_.length(id) + 2; ++row)
+        ASSERT_EQ(cache_.position(id, row), position(id, row)) << "row " << row;
+      const Tokens kept = stored(id);
+      for (Index row = 0; row < cache_.length(id); ++row) expect_row(kept, row, rows[static_cast<std::size_t>(row)]);
+      if constexpr (kPaged) {
+        const auto table = cache_.table(id);
+        ASSERT_EQ(static_cast<Index>(table.size()), (cache_.length(id) + page_size_ - 1) / page_size_);
+        ASSERT_EQ(std::set<Index>(table.begin(), table.end()).size(), table.size());
+        used.insert(table.begin(), table.end());
+      }
+    }
+    if constexpr (kPaged) {
+      ASSERT_EQ(cache_.free_pages() + static_cast<Index>(used.size()), cache_.pages());
+    }
+  }
+
+  void expect_row(const Tokens& kept, Index row, const ModelRow& wanted) const {
+    std::vector<double> key = wanted.token.keys();
+    rope_.rotate(bhsd(key.data(), 1, sizes_.kv_heads, 1, sizes_.head_dim), wanted.position);
+    // The error of an element each time that it is rotated, relative to the largest: of two products and of rounding to
+    // S. A further rotation may move all of a pair's error into one of the two.
+    const double step = std::is_same_v<S, std::int8_t>   ? 1.0 / 127
+                        : std::is_same_v<S, Eigen::half> ? 0x1p-10
+                                                         : 8 * static_cast<double>(epsilon<float>());
+    for (Index h = 0; h < sizes_.kv_heads; ++h) {
+      double largest = 0;
+      for (Index d = 0; d < sizes_.head_dim; ++d) largest = std::max(largest, std::abs(wanted.token.k(0, h, d)));
+      const double error = static_cast<double>(1 + wanted.turns) * step * largest * rope_.attention_factor();
+      for (Index d = 0; d < sizes_.head_dim; ++d)
+        ASSERT_NEAR(kept.k(row, h, d), key[static_cast<std::size_t>(h * sizes_.head_dim + d)], error)
+            << "row " << row << ", head " << h << ", feature " << d;
+      for (Index d = 0; d < sizes_.v_dim; ++d) ASSERT_EQ(kept.v(row, h, d), wanted.token.v(0, h, d)) << "row " << row;
+    }
+  }
+
+  /// Attention over all sequences, compared with the oracle over the stored keys, with queries rotated by the model's
+  /// positions.
+  void attend() {
+    std::vector<Tokens> kept;
+    std::vector<Index> q_lens;
+    const std::vector<Index> all = ids();
+    for (Index id : all) {
+      kept.push_back(stored(id));
+      q_lens.push_back(random_.integer(0, 5));
+    }
+    const RaggedCall call(2 * sizes_.kv_heads, kept, q_lens, random_);
+    Numbers numbers;
+    if (random_.chance(0.3)) numbers.q_offset = random_.integer(-2, 60);
+    RaggedCall of_turned = call;
+    for (std::size_t s = 0; s < all.size(); ++s) {
+      std::vector<Index> positions;
+      const Index first = numbers.q_offset.value_or(length(all[s]) - q_lens[s]);
+      for (Index i = 0; i < q_lens[s]; ++i) positions.push_back(position(all[s], first + i));
+      if (q_lens[s] > 0)
+        rope_.rotate(bhsd(of_turned.q[s].data(), 1, call.heads, q_lens[s], sizes_.head_dim), positions);
+    }
+    RaggedMemory<float> memory(call);
+    const auto q = memory.q.cview();
+    const Options options{.q_offset = numbers.q_offset, .executor = serial()};
+    const auto view = [&] {
+      if constexpr (kPaged)
+        return cache_.view(all);
+      else
+        return cache_.view();
+    }();
+    attention_into(memory.out.view(), memory.lse3(), ragged(q, q_lens), view, causal(), options);
+    Meaning meaning;
+    meaning.keep = [](const Pair& p) { return p.kv <= p.q; };
+    Expected<float>(of_turned, meaning, numbers).expect(memory);
+  }
+
+  Random random_;
+  TokenSizes sizes_;
+  Index page_size_;
+  Rope rope_;
+  typename CacheOf<S, kPaged>::Cache cache_;
+  std::map<Index, ModelRows> model_;
+};
+
+template <class S, bool kPaged>
+void run_trials() {
+  Sample sample;
+  std::cout << "seeds 1 to " << kSeeds << ", " << kOperations << " operations each" << sample.text() << "\n";
+  Index refusals = 0, failed_allocations = 0, trials = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds && !::testing::Test::HasFailure(); ++seed) {
+    if (!sample.takes_next()) continue;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Trial<S, kPaged> trial(seed);
+    trial.run();
+    refusals += trial.refusals;
+    failed_allocations += trial.failed_allocations;
+    ++trials;
+  }
+  if (trials < kSeeds) return;
+  EXPECT_GT(failed_allocations, memory_can_run_out() ? 100 : -1);
+  if (kPaged) {
+    EXPECT_GT(refusals, 100);
+  }
+  EXPECT_LT(refusals, trials * kOperations / 4);
+}
+
+TEST(KvRowOperations, Float) { run_trials<float, false>(); }
+TEST(KvRowOperations, Half) { run_trials<Eigen::half, false>(); }
+TEST(KvRowOperations, EightBits) { run_trials<std::int8_t, false>(); }
+TEST(KvRowOperations, PagesOfFloat) { run_trials<float, true>(); }
+TEST(KvRowOperations, PagesOfHalf) { run_trials<Eigen::half, true>(); }
+TEST(KvRowOperations, PagesOfEightBits) { run_trials<std::int8_t, true>(); }
+
+}  // namespace
+}  // namespace attn::test
