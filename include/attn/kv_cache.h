@@ -72,7 +72,8 @@ class KvCache {
       : config_(checked(config)),
         pages_(make(config_.capacity)),
         lengths_(static_cast<std::size_t>(config_.batch), 0),
-        positions_(lengths_.size()) {
+        positions_(lengths_.size()),
+        appended_(lengths_.size(), 0) {
     detail::check_cached<T>();
   }
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
@@ -148,6 +149,7 @@ class KvCache {
     Index& of = lengths_[at(sequence)];
     detail::require(length >= 0 && length <= of, "truncate: length must be in 0..", of, " (the tokens of sequence ",
                     sequence, "), but is ", length);
+    appended_[at(sequence)] = std::max<Index>(appended_[at(sequence)] - (of - length), 0);
     of = length;
     positions_[at(sequence)].truncate(length);
   }
@@ -179,20 +181,20 @@ class KvCache {
     keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
   }
 
-  /// Keeps one path of a tree of drafted tokens, which are the last `nodes` rows of a sequence (see tree()), and
-  /// everything before them. `path` has the numbers of the accepted nodes, 0 … nodes - 1, from the root on; it may be
-  /// empty. Keys are not rotated, because the position of a node is that of its row after the call.
+  /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()), and
+  /// everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
+  /// appended token; it may be empty. Keys are not rotated, because the position of a node is that of its row after the
+  /// call.
   ///
   ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
   ///     … attention(q, cache, attn::tree(parents)) …
-  ///     cache.accept(sequence, parents.size(), {0, 2, 5});
+  ///     cache.accept(sequence, {0, 2, 5});
   ///
   /// @throws std::invalid_argument unless the path increases and has nodes of the tree, and, with a rope, each is one
   /// position after the one before it. The cache is then unchanged.
-  void accept(Index sequence, Index nodes, const Indices& path) {
-    const Index tokens = length(sequence);
+  void accept(Index sequence, const Indices& path) {
     keep(sequence,
-         detail::rows_of_path(path.values, nodes, sequence, tokens,
+         detail::rows_of_path(path.values, appended_[at(sequence)], sequence, length(sequence),
                               config_.rope ? std::optional(positions_[at(sequence)].rows()) : std::nullopt),
          true);
   }
@@ -319,7 +321,10 @@ class KvCache {
       positions_[at(i)].append(length(i), rows.size(), said);
       pages_.append(writer, k, v, ragged ? 0 : i, rows, std::array{i}, length(i), positions_[at(i)].rows());
     });
-    for (std::size_t i = 0; i < lens.size(); ++i) lengths_[i] += lens[i];
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      lengths_[i] += lens[i];
+      appended_[i] = lens[i];
+    }
   }
 
   /// Keeps only some rows of a sequence; see plan_removal().
@@ -332,6 +337,7 @@ class KvCache {
     pages_.move(mover, plan.moves);
     positions = std::move(plan.positions);
     lengths_[at(sequence)] = plan.length;
+    appended_[at(sequence)] = 0;
   }
 
   /// Grows the capacity to at least `needed` tokens.
@@ -346,6 +352,7 @@ class KvCache {
   Pages pages_;
   std::vector<Index> lengths_;
   std::vector<detail::SaidPositions> positions_;
+  std::vector<Index> appended_;  // tokens of the last append to each sequence, as far as they still are its last rows
 };
 
 template <class T>
@@ -358,9 +365,11 @@ void KvCache<T>::reorder(const Indices& given) {
                     " is out of range; there are ", count, " sequences");
   std::vector<Index> lengths(lengths_.size()), readers(lengths_.size(), 0);
   std::vector<detail::SaidPositions> positions(lengths_.size());
+  std::vector<Index> appended(lengths_.size());
   for (Index i = 0; i < count; ++i) {
     lengths[at(i)] = length(from[at(i)]);
     positions[at(i)] = positions_[at(from[at(i)])];
+    appended[at(i)] = appended_[at(from[at(i)])];
     if (from[at(i)] != i) ++readers[at(from[at(i)])];  // how many sequences must still copy this one
   }
   const auto is_in_ring = [&](Index s) {
@@ -396,6 +405,7 @@ void KvCache<T>::reorder(const Indices& given) {
   }
   lengths_ = std::move(lengths);
   positions_ = std::move(positions);
+  appended_ = std::move(appended);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,6 +1,7 @@
 // KvCaches: the keys and values of all layers of a decoder, for any number of sequences.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "attn/cached_attention.h"
 #include "attn/detail/cache/append_undo.h"
 #include "attn/detail/cache/paged_append.h"
+#include "attn/kv_options.h"
 #include "attn/out_of_pages.h"
 
 namespace attn {
@@ -121,33 +123,61 @@ class KvCaches {
   /// Keeps the first `length` tokens of a sequence in all layers; see PagedKvCache::truncate().
   void truncate(Index sequence, Index length) { unopened("truncate").truncate(sequence, length); }
 
+  /// Removes tokens begin … end - 1 of a sequence in all layers; see PagedKvCache::drop().
+  void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
+    keep(unopened("drop"), sequence, detail::rows_beside(begin, end, sequence, length(sequence)),
+         options.keep_positions);
+  }
+  /// Keeps only the given rows of a sequence in all layers; see PagedKvCache::retain().
+  void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
+    keep(unopened("retain"), sequence, detail::listed_rows(rows.values, sequence, length(sequence)),
+         options.keep_positions);
+  }
+  /// Keeps one path of the tree of drafts that the last step appended to a sequence, in all layers; see
+  /// PagedKvCache::accept().
+  void accept(Index sequence, const Indices& path) {
+    detail::PageTables& tables = unopened("accept");
+    const auto& s = tables.of(sequence);
+    keep(tables, sequence,
+         detail::rows_of_path(path.values, s.appended, sequence, s.length,
+                              has_rope() ? std::optional(s.positions.rows()) : std::nullopt),
+         true);
+  }
+
   /// Whether there is a sequence with this number.
   bool has(Index sequence) const { return tables_.has(sequence); }
   /// The number of sequences.
   Index sequences() const { return tables_.count(); }
   /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
   Index length(Index sequence) const { return tables_.of(sequence).length; }
+  /// The position by which ropes rotate a row of a sequence; see KvCache::position().
+  Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
   /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
   /// Returns how many free pages a step of `tokens` tokens would take, including the copy of a shared page.
   Index pages_needed(Index sequence, Index tokens) const { return tables_.pages_needed(sequence, tokens); }
 
   /// Begins a step that appends `tokens` tokens to each of the sequences, in all layers. It takes the pages of all
-  /// layers at once.
-  /// @throws OutOfPages if there are too few free pages; std::invalid_argument if a step is open, or a sequence does not
-  /// exist or appears twice.
+  /// layers at once. Positions of the options are those of the tokens in all layers with a rope, as for a PagedKvCache.
+  /// @throws OutOfPages if there are too few free pages; std::invalid_argument if a step is open, a sequence does not
+  /// exist or appears twice, or positions do not fit.
   template <std::integral N>
-  [[nodiscard]] KvStep<T> step(Indices sequences, N tokens) {
+  [[nodiscard]] KvStep<T> step(Indices sequences, N tokens, const AppendOptions& options = {}) {
     const std::size_t count = sequences.values.size();
-    return step(std::move(sequences), std::vector<Index>(count, static_cast<Index>(tokens)));
+    return step(std::move(sequences), std::vector<Index>(count, static_cast<Index>(tokens)), options, false);
   }
   /// Begins a step that appends lens[i] tokens to sequences[i].
-  [[nodiscard]] KvStep<T> step(Indices sequences, Indices lens);
+  [[nodiscard]] KvStep<T> step(Indices sequences, Indices lens, const AppendOptions& options = {}) {
+    return step(std::move(sequences), std::move(lens), options, true);
+  }
 
   /// Returns a view of these sequences in one layer, in this order, for attention(). Valid until the caches change.
   KvView<Computed> view(Index layer, const Indices& sequences) const {
     KvView<Computed> some = all_pages(layer);
-    for (Index s : sequences.values) some.add(table(s), length(s));
+    for (Index number : sequences.values) {
+      const auto& s = tables_.of(number);
+      some.add(s.pages, s.length, s.positions.rows());
+    }
     return some;
   }
   /// Not to be called: fails to compile, with a message that says to name a layer. Calls that are passed the caches
@@ -201,8 +231,18 @@ class KvCaches {
                     " layers");
     return layer;
   }
+  bool has_rope() const {
+    return config_.rope || std::any_of(config_.ropes.begin(), config_.ropes.end(),
+                                       [](const std::optional<Rope>& rope) { return rope.has_value(); });
+  }
   const detail::KvPages<T>& of(Index layer) const { return storage_[static_cast<std::size_t>(checked(layer))]; }
   KvView<Computed> all_pages(Index layer) const { return of(layer).view(rope_of(config_, layer)); }
+
+  KvStep<T> step(Indices sequences, Indices lens, const AppendOptions& options, bool packed);
+  void keep(detail::PageTables& tables, Index sequence, const std::vector<Range>& kept, bool keep_positions) {
+    detail::keep_rows(std::span(storage_), tables, sequence, kept, !keep_positions,
+                      [&](std::size_t layer) { return rope_of(config_, static_cast<Index>(layer)); });
+  }
 
   /// The sequences, to be changed while no step is open.
   detail::PageTables& unopened(const char* what) {
@@ -249,14 +289,15 @@ class KvLayer {
   /// @throws std::invalid_argument if the shapes disagree with each other or with the step, or the layer has appended
   /// its tokens already.
   template <class K, class V>
-  void append(const K& k, const V& v) {
-    append(k, v, nullptr);
+  void append(const K& k, const V& v, const AppendOptions& options = {}) {
+    append(k, v, nullptr, options);
   }
   /// Appends the step's tokens with the sequences packed back to back, lens[i] tokens of the i-th: k (1, kv_heads, sum
   /// of lens, head_dim), v likewise.
-  template <class K, class V>
-  void append(const K& k, const V& v, Indices lens) {
-    append(k, v, &lens);
+  template <class K, class V, std::convertible_to<Indices> Lens = Indices>
+  void append(const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
+    const Indices given(std::move(lens));
+    append(k, v, &given, options);
   }
 
   /// Returns a view of the step's sequences in this layer, as attention() takes them. Valid until the layer appends, or
@@ -264,8 +305,10 @@ class KvLayer {
   KvView<Computed> view() const {
     const detail::OpenStep& step = caches_->opened(step_);
     KvView<Computed> some = caches_->all_pages(layer_);
-    for (std::size_t i = 0; i < step.sequences.size(); ++i)
-      some.add(caches_->table(step.sequences[i]), caches_->length(step.sequences[i]) + (marks() ? step.lens[i] : 0));
+    for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+      const auto& s = caches_->tables_.of(step.sequences[i]);
+      some.add(s.pages, s.length + (marks() ? step.lens[i] : 0), s.positions.rows());
+    }
     return some;
   }
 
@@ -279,16 +322,17 @@ class KvLayer {
   void restore(bool appended) noexcept { caches_->open_->appended[static_cast<std::size_t>(layer_)] = appended; }
 
   template <class K, class V>
-  void append(const K& k, const V& v, const Indices* lens) {
+  void append(const K& k, const V& v, const Indices* lens, const AppendOptions& options) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
     const std::vector<Index> same(lens ? 0 : caches_->opened(step_).lens.size(), keys.dim(2));
     append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held),
-           lens ? std::span<const Index>(lens->values) : same, lens != nullptr);
+           lens ? std::span<const Index>(lens->values) : same, lens != nullptr, options);
   }
   void append(const detail::KernelFamily<Computed>& kernels, const detail::DTypeView<const Computed>& k,
-              const detail::DTypeView<const Computed>& v, std::span<const Index> lens, bool packed) {
+              const detail::DTypeView<const Computed>& v, std::span<const Index> lens, bool packed,
+              const AppendOptions& options) {
     const detail::OpenStep& step = caches_->opened(step_);
     const KvCachesConfig& c = caches_->config();
     detail::check_appended(k, v, packed ? 1 : static_cast<Index>(lens.size()), c.kv_heads, c.head_dim, c.v_dim);
@@ -297,10 +341,26 @@ class KvLayer {
       detail::require(lens[i] == step.lens[i], "append: the step has ", step.lens[i], " tokens for sequence ",
                       step.sequences[i], ", but layer ", layer_, " got ", lens[i]);
     detail::require(!marks(), "append: layer ", layer_, " has appended the tokens of this step already");
-    typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), c.head_dim, c.v_dim, KvCaches<T>::rope_of(c, layer_));
+    const Rope* const rope = KvCaches<T>::rope_of(c, layer_);
+    check_positions(
+        detail::checked_positions(options.positions.values, k.dim(2), packed ? 1 : k.dim(0), packed, rope != nullptr));
+    typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), c.head_dim, c.v_dim, rope);
     detail::write_tokens(caches_->storage_[static_cast<std::size_t>(layer_)], writer, k, v, caches_->tables_,
                          step.sequences, lens, packed);
     restore(true);
+  }
+
+  /// Positions given to a layer must be those of the step.
+  void check_positions(const std::vector<Index>& given) const {
+    const detail::OpenStep& step = caches_->opened(step_);
+    auto next = given.begin();
+    for (std::size_t i = 0; i < step.sequences.size() && !given.empty(); ++i) {
+      const auto& s = caches_->tables_.of(step.sequences[i]);
+      for (Index row = s.length; row < s.length + step.lens[i]; ++row, ++next)
+        detail::require(*next == s.positions.rows()(row), "append: layer ", layer_, " got position ", *next,
+                        " for token ", row - s.length, " of sequence ", step.sequences[i], ", which has position ",
+                        s.positions.rows()(row), " in the step; give the positions to step(): {.positions = …}");
+    }
   }
 
   KvCaches<T>* caches_;
@@ -353,17 +413,24 @@ class [[nodiscard]] KvStep {
 };
 
 template <class T>
-KvStep<T> KvCaches<T>::step(Indices sequences, Indices lens) {
-  const Index count = static_cast<Index>(sequences.values.size()), given = static_cast<Index>(lens.values.size());
+KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const AppendOptions& options, bool packed) {
+  detail::OpenStep step{
+      std::move(given_sequences.values).to_vector(), std::move(given_lens.values).to_vector(), {}, {}};
+  const Index count = static_cast<Index>(step.sequences.size()), given = static_cast<Index>(step.lens.size());
   unopened("step");
   detail::require(given == count, "step: got ", given, " lengths for ", count, " sequences");
-  for (std::size_t i = 0; i < lens.values.size(); ++i)
-    detail::require(lens.values[i] >= 0 && lens.values[i] <= detail::kLargestIndex, "step: the length for sequence ",
-                    sequences.values[i], " must be in 0..2^", detail::kIndexBits, ", but is ", lens.values[i]);
-  detail::OpenStep step{std::move(sequences.values).to_vector(), std::move(lens.values).to_vector(), {}, {}};
+  Index all = 0;
+  for (std::size_t i = 0; i < step.lens.size(); ++i) {
+    detail::require(step.lens[i] >= 0 && step.lens[i] <= detail::kLargestIndex - all, "step: the length for sequence ",
+                    step.sequences[i], " must be in 0..2^", detail::kIndexBits, " minus the lengths before it, but is ",
+                    step.lens[i]);
+    all += step.lens[i];
+  }
+  const std::vector<Index> positions = detail::checked_positions(
+      options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count, packed, has_rope());
   step.marks = tables_.marks(step.sequences);
   step.appended.assign(storage_.size(), false);
-  tables_.take(step.sequences, step.lens, [&](Index page, Index copy, Index tokens) {
+  tables_.take(step.sequences, step.lens, positions, [&](Index page, Index copy, Index tokens) {
     for (detail::KvPages<T>& layer : storage_) layer.copy_page(layer, page, copy, tokens);
   });
   open_ = std::move(step);

@@ -128,22 +128,23 @@ class PagedKvCache {
     keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
   }
 
-  /// Keeps one path of a tree of drafted tokens, which are the last `nodes` rows of a sequence (see tree()), and
-  /// everything before them. `path` has the numbers of the accepted nodes, 0 … nodes - 1, from the root on; it may be
-  /// empty. Keys are not rotated, because the position of a node is that of its row after the call.
+  /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()), and
+  /// everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
+  /// appended token; it may be empty. Keys are not rotated, because the position of a node is that of its row after the
+  /// call.
   ///
   ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
   ///     … attention(q, cache.view({sequence}), attn::tree(parents)) …
-  ///     cache.accept(sequence, parents.size(), {0, 2, 5});
+  ///     cache.accept(sequence, {0, 2, 5});
   ///
   /// @throws std::invalid_argument unless the path increases and has nodes of the tree, and, with a rope, each is one
   /// position after the one before it; OutOfPages if copies of
   /// shared pages need more pages than are free. The cache is then unchanged.
-  void accept(Index sequence, Index nodes, const Indices& path) {
-    const Index tokens = length(sequence);
+  void accept(Index sequence, const Indices& path) {
+    const auto& s = tables_.of(sequence);
     keep(sequence,
-         detail::rows_of_path(path.values, nodes, sequence, tokens,
-                              config_.rope ? std::optional(tables_.of(sequence).positions.rows()) : std::nullopt),
+         detail::rows_of_path(path.values, s.appended, sequence, s.length,
+                              config_.rope ? std::optional(s.positions.rows()) : std::nullopt),
          true);
   }
 
@@ -268,14 +269,9 @@ class PagedKvCache {
     tables_.lengthen(sequences, lens);
   }
 
-  /// Keeps only some rows of a sequence; see plan_removal().
   void keep(Index sequence, const std::vector<Range>& kept, bool keep_positions) {
-    const Rope* const rope = config_.rope ? &*config_.rope : nullptr;
-    detail::Removal plan = tables_.plan(sequence, kept, rope && !keep_positions);
-    if (plan.taken > free_pages()) detail::raise(OutOfPages(plan.taken, free_pages(), pages()));
-    typename detail::KvPages<T>::Mover mover(detail::moving_family<T>(), config_.head_dim, rope);
-    storage_.move(mover, plan.moves);
-    tables_.adopt(sequence, std::move(plan));
+    detail::keep_rows(std::span(&storage_, 1), tables_, sequence, kept, !keep_positions,
+                      [&](std::size_t) { return config_.rope ? &*config_.rope : nullptr; });
   }
 
   PagedKvCacheConfig config_;

@@ -174,12 +174,12 @@ void expect_tree(Cache cache, Index sequence, const std::function<KvView<float>(
     expect_near(of_tree.slice(2, node, node + 1), attention(q.slice(2, node, node + 1), plain, causal()).out);
 
     Cache accepted = cache;
-    accepted.accept(sequence, 7, path);
+    accepted.accept(sequence, path);
     EXPECT_EQ(positions_of(accepted, sequence), counted(0, 9 + static_cast<Index>(path.size())));
     EXPECT_TRUE(holds(plain, {tokens_of(accepted, sequence)}));
   }
   Cache none = cache;
-  none.accept(sequence, 7, std::vector<Index>());
+  none.accept(sequence, std::vector<Index>());
   EXPECT_EQ(none.length(sequence), 9);
 }
 TEST(KvTree, EqualsItsPaths) {
@@ -203,7 +203,7 @@ TEST(KvTree, FollowsTheLastPosition) {
   EXPECT_NO_THROW(attention(queries(7, 3), cache, tree(kParents)));
   const Said said{"node 0 has depth 0", "position 20", "query by position 19"};
   expect_refused("earlier queries", said, [&] { attention(queries(7, 3), cache, tree(kParents), {.q_offset = 11}); });
-  cache.accept(0, 7, {0, 2, 5});
+  cache.accept(0, {0, 2, 5});
   EXPECT_EQ(cache.position(0, context + 2), 22);
 }
 
@@ -212,18 +212,21 @@ TEST(KvTree, AcceptRefusesWhatIsNoPath) {
   auto cache = cache_with(rope);
   append(cache, 0, drawn(9, 1));
   append(cache, 0, drawn(7, 2), {.positions = tree_positions(kParents, 9)});
-  const auto refused = [&](const char* what, const Said& said, Index nodes, const std::vector<Index>& path) {
-    expect_refused(what, said, [&] { cache.accept(0, nodes, path); });
+  const auto refused = [&](const char* what, const Said& said, const std::vector<Index>& path) {
+    expect_refused(what, said, [&] { cache.accept(0, path); });
     EXPECT_EQ(cache.length(0), 16);
   };
-  refused("too many nodes", {"0..16", "is 17"}, 17, {0});
-  refused("no such node", {"path[1]", "0..6", "is 7"}, 7, {0, 7});
-  refused("a negative node", {"path[0]", "is -1"}, 7, {-1});
-  refused("not increasing", {"path[2] is 1 after 1"}, 7, {0, 1, 1});
-  refused("siblings", {"path[2], node 2", "is at position 10", "must be at position 11"}, 7, {0, 1, 2});
-  refused("without its root", {"path[0], node 1", "is at position 10", "must be at position 9"}, 7, {1});
-  refused("another number of nodes", {"path[0], node 0", "is at position 10", "tree_positions(parents, 11)"}, 5, {0});
-  expect_refused("no sequence", {"1"}, [&] { cache.accept(1, 7, {0}); });
+  refused("no such node", {"path[1] is node 7", "7 nodes"}, {0, 7});
+  refused("a negative node", {"path[0] is node -1", "7 nodes"}, {-1});
+  refused("not increasing", {"path[2] is 1 after 1"}, {0, 1, 1});
+  refused("siblings", {"path[2], node 2", "is at position 10", "must be at position 11"}, {0, 1, 2});
+  refused("without its root", {"path[0], node 1", "is at position 10", "must be at position 9"}, {1});
+  expect_refused("no sequence", {"1"}, [&] { cache.accept(1, {0}); });
+  cache.truncate(0, 11);
+  expect_refused("a node that was truncated", {"path[1] is node 2", "2 nodes"}, [&] { cache.accept(0, {0, 2}); });
+  cache.accept(0, {0});
+  EXPECT_EQ(cache.length(0), 10);
+  expect_refused("accepted already", {"0 nodes"}, [&] { cache.accept(0, {0}); });
 }
 
 TEST(KvDrop, RefusesWrongRows) {

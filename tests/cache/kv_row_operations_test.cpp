@@ -271,7 +271,7 @@ class Trial {
     std::vector<Index> path;
     for (Index node = random_.integer(-1, nodes - 1); node >= 0; node = parents[static_cast<std::size_t>(node)])
       path.insert(path.begin(), node);
-    if (!make([&] { cache_.accept(id, nodes, path); })) return;
+    if (!make([&] { cache_.accept(id, path); })) return;
     std::vector<bool> kept(static_cast<std::size_t>(context + nodes), false);
     std::fill(kept.begin(), kept.begin() + context, true);
     for (Index node : path) kept[static_cast<std::size_t>(context + node)] = true;

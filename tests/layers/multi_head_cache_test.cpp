@@ -193,7 +193,7 @@ TEST(MultiHeadCache, VerifiesTrees) {
         if (step == node) expect_same(y, s * nodes + node, of_path);
       }
       if (steps != path) continue;
-      pages.accept(id, nodes, path);
+      pages.accept(id, path);
       const auto next = rows(s, context + nodes, context + nodes + 1);
       expect_same(texts.mha(next, pages.select({id}), causal()).out, 0, texts.mha(next, plain, causal()).out);
     }

@@ -203,7 +203,9 @@ class KvPages {
   /// Workspace of move(), allocated before anything is changed.
   class Mover {
    public:
-    Mover(const KernelFamily<Computed>& family, Index head_dim, const Rope* rope) : family_(family), turn_(rope) {
+    /// Without a rope, no keys are rotated.
+    Mover(const KernelFamily<Computed>& family, Index head_dim, const Rope* rope)
+        : family_(family), rotates_(rope != nullptr), turn_(rope) {
       if (rope && TokenRows<T>::kDType != DType::native) packed_.resize(static_cast<std::size_t>(kMost * head_dim));
     }
 
@@ -212,6 +214,7 @@ class KvPages {
     static constexpr Index kMost = 64;
 
     const KernelFamily<Computed>& family_;
+    bool rotates_;
     KeyTurn<Computed> turn_;
     std::vector<Computed> packed_;
   };
@@ -220,12 +223,14 @@ class KvPages {
   void move(Mover& m, std::span<const RowMove> moves) {
     const TokenRows<T> keys = this->keys(), values = this->values();
     for (const RowMove& move : moves) {
-      m.turn_.set(move.turn);
-      if (move.turn == 0)
-        keys.move(move);
-      else
+      const bool stays = move.from_page == move.to_page && move.from_row == move.to_row;
+      if (m.rotates_ && move.turn != 0) {
+        m.turn_.set(move.turn);
         keys.turn(move, m.family_, m.turn_, m.packed_.data(), Mover::kMost);
-      if (move.from_page != move.to_page || move.from_row != move.to_row) values.move(move);
+      } else if (!stays) {
+        keys.move(move);
+      }
+      if (!stays) values.move(move);
     }
   }
 

@@ -58,17 +58,20 @@ class PageTables {
     std::vector<Index> pages;
     Index length = 0;
     SaidPositions positions;
+    Index appended = 0;  ///< tokens of the last append, as far as they still are the last rows
   };
 
   /// State of a sequence before an append.
   struct Mark {
     Index length;
     std::optional<Index> last_page;
+    Index appended;
   };
 
   PageTables(Index pages, Index page_size)
       : page_size_(page_size), users_(static_cast<std::size_t>(pages), 0), free_(pages) {}
 
+  Index pages() const { return static_cast<Index>(users_.size()); }
   Index free_pages() const { return free_.size(); }
   Index count() const { return static_cast<Index>(sequences_.size()); }
   bool has(Index sequence) const { return sequences_.count(sequence) > 0; }
@@ -88,9 +91,8 @@ class PageTables {
     Sequence copy = of(sequence);
     if (length) {
       check_length("fork", sequence, *length);
-      copy.length = *length;
+      cut(copy, *length);
       copy.pages.resize(static_cast<std::size_t>(pages_for(*length)));
-      copy.positions.truncate(*length);
     }
     const auto& added = sequences_.emplace(next_, std::move(copy)).first->second;
     for (Index page : added.pages) ++users(page);
@@ -139,7 +141,7 @@ class PageTables {
     for (auto s = sequences.begin(); s != sequences.end(); ++s)
       require(std::find(sequences.begin(), s, *s) == s, "sequence ", *s, " appears twice");
     const Index needed = pages_needed(sequences, lens);
-    if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), static_cast<Index>(users_.size())));
+    if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), pages()));
     // The longest sequence comes last and thus keeps a page whose other users get copies. It writes after the tokens of
     // all of them, so restore() can give the page back to them.
     std::vector<std::size_t> order(sequences.size());
@@ -165,7 +167,11 @@ class PageTables {
   }
   /// Adds lens[i] tokens, whose pages were taken, to sequences[i].
   void lengthen(std::span<const Index> sequences, std::span<const Index> lens) {
-    for (std::size_t i = 0; i < lens.size(); ++i) at(sequences[i]).length += lens[i];
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      Sequence& s = at(sequences[i]);
+      s.length += lens[i];
+      s.appended = lens[i];
+    }
   }
 
   /// Plans to keep only some rows of a sequence; see plan_removal(). More pages may be needed than are free.
@@ -183,13 +189,14 @@ class PageTables {
     s.pages = std::move(plan.pages);
     s.positions = std::move(plan.positions);
     s.length = plan.length;
+    s.appended = 0;
   }
 
   std::vector<Mark> marks(std::span<const Index> sequences) const {
     std::vector<Mark> all;
     for (Index sequence : sequences) {
       const Sequence& s = of(sequence);
-      all.push_back({s.length, s.pages.empty() ? std::nullopt : std::optional(s.pages.back())});
+      all.push_back({s.length, s.pages.empty() ? std::nullopt : std::optional(s.pages.back()), s.appended});
     }
     return all;
   }
@@ -199,6 +206,7 @@ class PageTables {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);
       shorten(s, marks[i].length);
+      s.appended = marks[i].appended;
       if (s.pages.empty() || s.pages.back() == *marks[i].last_page) continue;
       ++users(*marks[i].last_page);  // others share it, or it would not have been copied
       drop(std::exchange(s.pages.back(), *marks[i].last_page));
@@ -235,10 +243,14 @@ class PageTables {
   void drop(Index page) {
     if (--users(page) == 0) free_.put(page);
   }
-  /// Keeps the first `length` tokens of a sequence, and drops pages that hold none of them.
-  void shorten(Sequence& s, Index length) {
+  static void cut(Sequence& s, Index length) {
+    s.appended = std::max<Index>(s.appended - (s.length - length), 0);
     s.length = length;
     s.positions.truncate(length);
+  }
+  /// Keeps the first `length` tokens of a sequence, and drops pages that hold none of them.
+  void shorten(Sequence& s, Index length) {
+    cut(s, length);
     const auto keep = static_cast<std::size_t>(pages_for(length));
     for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
   }

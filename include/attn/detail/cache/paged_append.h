@@ -1,7 +1,9 @@
-// How tokens are appended to sequences in pages, for the caches that have a PageTables.
+// How tokens are appended to sequences in pages and removed from them, for the caches that have a PageTables.
 #pragma once
 
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "attn/detail/cache/kv_pages.h"
 #include "attn/detail/cache/page_tables.h"
@@ -30,10 +32,30 @@ void write_tokens(KvPages<T>& storage, typename KvPages<T>::Writer& writer, cons
                   std::span<const Index> lens, bool packed) {
   Range rows{0, 0};
   for (std::size_t i = 0; i < lens.size(); ++i) {
-    const auto& [pages, length, positions] = tables.of(sequences[i]);
+    const PageTables::Sequence& s = tables.of(sequences[i]);
     rows = {packed ? rows.end : 0, packed ? rows.end + lens[i] : lens[i]};
-    storage.append(writer, k, v, packed ? 0 : static_cast<Index>(i), rows, pages, length, positions.rows());
+    storage.append(writer, k, v, packed ? 0 : static_cast<Index>(i), rows, s.pages, s.length, s.positions.rows());
   }
+}
+
+/// Keeps only some rows of a sequence, in each of `storages`, which share the tables; see plan_removal(). rope_of(i) is
+/// the rope of storages[i], or null. If `turns`, keys of a storage with a rope are rotated to their new positions.
+/// @throws OutOfPages if shared pages have to be copied and too few are free. Nothing has changed then.
+template <class T, class RopeOf>
+void keep_rows(std::span<KvPages<T>> storages, PageTables& tables, Index sequence, std::span<const Range> kept,
+               bool turns, const RopeOf& rope_of) {
+  bool has_rope = false;
+  std::vector<typename KvPages<T>::Mover> movers;
+  movers.reserve(storages.size());
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    const Rope* const rope = rope_of(i);
+    has_rope |= rope != nullptr;
+    movers.emplace_back(moving_family<T>(), storages[i].keys().numbers.dim(3), rope);
+  }
+  Removal plan = tables.plan(sequence, kept, turns && has_rope);
+  if (plan.taken > tables.free_pages()) raise(OutOfPages(plan.taken, tables.free_pages(), tables.pages()));
+  for (std::size_t i = 0; i < storages.size(); ++i) storages[i].move(movers[i], plan.moves);
+  tables.adopt(sequence, std::move(plan));
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -120,17 +120,16 @@ inline std::vector<Range> listed_rows(std::span<const Index> rows, Index sequenc
   return kept;
 }
 
-/// The rows that accept() keeps: the context, and the nodes of `path` among the last `nodes` rows.
+/// The rows that accept() keeps: the context, and the nodes of `path` among the last `nodes` rows, those of the last
+/// append.
 inline std::vector<Range> rows_of_path(std::span<const Index> path, Index nodes, Index sequence, Index length,
                                        const std::optional<RowPositions>& rotated) {
-  require(nodes >= 0 && nodes <= length, "accept: nodes must be in 0..", length, " (the tokens of sequence ", sequence,
-          "), but is ", nodes);
   const Index context = length - nodes;
   std::vector<Range> kept;
   if (context > 0) kept.push_back({0, context});
   for (std::size_t i = 0; i < path.size(); ++i) {
-    require(path[i] >= 0 && path[i] < nodes, "accept: path[", i, "] must be in 0..", nodes - 1,
-            " (the nodes are the last ", nodes, " rows of sequence ", sequence, "), but is ", path[i]);
+    require(path[i] >= 0 && path[i] < nodes, "accept: path[", i, "] is node ", path[i], ", but there are ", nodes,
+            " nodes, the tokens of the last append to sequence ", sequence, " that it still has");
     require(i == 0 || path[i] > path[i - 1], "accept: path[", i, "] is ", path[i], " after ", i == 0 ? 0 : path[i - 1],
             "; a path must increase, because parents come before their children");
     const Index row = context + path[i];

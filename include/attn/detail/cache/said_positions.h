@@ -61,7 +61,8 @@ inline std::vector<Index> checked_positions(std::span<const Index> positions, In
             kIndexBits, ", but is ", positions[static_cast<std::size_t>(i)]);
   std::vector<Index> all(positions.begin(), positions.end());
   if (!packed)
-    while (static_cast<Index>(all.size()) < tokens * sequences) all.insert(all.end(), positions.begin(), positions.end());
+    while (static_cast<Index>(all.size()) < tokens * sequences)
+      all.insert(all.end(), positions.begin(), positions.end());
   return all;
 }
 
