@@ -83,6 +83,16 @@ TEST_F(SmallCaches, CopyASharedPageInAllLayers) {
     for (Index l = 0; l < 3; ++l) EXPECT_TRUE(holds(caches_, l, s, tokens_[at(s)][at(l)])) << s << ", layer " << l;
 }
 
+TEST_F(SmallCaches, GiveSharedPagesBack) {
+  for (const std::vector<Index>& both : {std::vector<Index>{0, 1}, {1, 0}}) {
+    {
+      auto step = caches_.step(both, 2);
+      for (Index l = 0; l < 3; ++l) append(step, l, {2, 2});
+    }
+    expect_unchanged();
+  }
+}
+
 TEST_F(SmallCaches, ShowTokensOfAStepOnlyToLayersThatHaveThem) {
   std::optional<KvStep<float>> step(caches_.step({1, 0}, 2));
   append(*step, 1, {2, 2});
