@@ -4,6 +4,7 @@
 #include <string>
 
 #include <attn/mods/causal.h>
+#include <attn/mods/tree.h>
 
 #include "layers.h"
 
@@ -35,8 +36,17 @@ void Context::truncate(Index length) {
   for (const Index sequence : sequences_) caches_.truncate(sequence, length);
 }
 
+void Context::accept(std::span<const Index> path) {
+  for (const Index sequence : sequences_) caches_.accept(sequence, path);
+}
+
+attn::KvStep<float> Context::step(Index n, std::span<const Index> parents) {
+  if (parents.empty()) return caches_.step(sequences_, n);
+  return caches_.step(sequences_, n, {.positions = attn::tree_positions(parents, length())});
+}
+
 Matrix Transformer::forward(std::span<const Index> tokens, Context& context, const attn::Options& options,
-                            const Observer& observer) const {
+                            const Observer& observer, std::span<const Index> parents) const {
   const Index all = static_cast<Index>(tokens.size()), n = all / context.batch();
   if (all % context.batch() != 0)
     throw std::invalid_argument("forward: " + std::to_string(all) + " tokens for " + std::to_string(context.batch()) +
@@ -45,9 +55,13 @@ Matrix Transformer::forward(std::span<const Index> tokens, Context& context, con
     throw std::invalid_argument("forward: " + std::to_string(n) + " tokens after " + std::to_string(context.length()) +
                                 " do not fit in a context of " + std::to_string(context.capacity()));
   Matrix x = embedded(tokens);
-  auto step = context.step(n);
+  const auto drafts = attn::tree(parents);
+  auto step = context.step(n, parents);
   for (Index l = 0; l < config().n_layers; ++l) {
-    attend(x, l, context, step, options, observer);
+    if (parents.empty())
+      attend(x, l, context, step, attn::causal(), options, observer);
+    else
+      attend(x, l, context, step, drafts, options, observer);
     const LayerWeights weights = checkpoint_.layer(l);
     x += feed_forward(rms_norm(x, weights.rms_ffn), weights.w1, weights.w2, weights.w3, options);
   }
@@ -60,8 +74,9 @@ Matrix Transformer::logits(const Matrix& states, const attn::Options& options) c
   return linear(states, checkpoint_.classifier(), options);
 }
 
+template <class Mask>
 void Transformer::attend(Matrix& x, Index layer, const Context& context, const attn::KvStep<float>& step,
-                         const attn::Options& options, const Observer& observer) const {
+                         const Mask& mask, const attn::Options& options, const Observer& observer) const {
   const Config& c = config();
   const LayerWeights weights = checkpoint_.layer(layer);
   const Index batch = context.batch(), n = x.rows() / batch, first = context.length();
@@ -76,8 +91,8 @@ void Transformer::attend(Matrix& x, Index layer, const Context& context, const a
   };
   attn::KvLayer<float> cache = step.layer(layer);
   cache.append(heads(k, c.n_kv_heads), heads(v, c.n_kv_heads));
-  attn::attention_into(attn::bshd(out.data(), batch, n, c.n_heads, c.head_dim()), heads(q, c.n_heads), cache,
-                       attn::causal(), options);
+  attn::attention_into(attn::bshd(out.data(), batch, n, c.n_heads, c.head_dim()), heads(q, c.n_heads), cache, mask,
+                       options);
   if (observer)
     observer(
         {layer, first, heads(q, c.n_heads), heads(k, c.n_kv_heads), heads(v, c.n_kv_heads), heads(out, c.n_heads)});

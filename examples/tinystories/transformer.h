@@ -30,8 +30,10 @@ class Context {
   Index batch() const { return static_cast<Index>(sequences_.size()); }
   /// Keeps the first `length` tokens of each sequence.
   void truncate(Index length);
-  /// Begins to append n tokens to each sequence.
-  attn::KvStep<float> step(Index n) { return caches_.step(sequences_, n); }
+  /// Keeps only one path of the tree of tokens that the last call of the network appended to each sequence.
+  void accept(std::span<const Index> path);
+  /// Begins to append n tokens to each sequence: the nodes of a tree, or, without parents, tokens that follow each other.
+  attn::KvStep<float> step(Index n, std::span<const Index> parents = {});
 
  private:
   Index capacity_;
@@ -58,17 +60,20 @@ class Transformer {
 
   /// Feeds the next n tokens of each sequence, a prompt at once or one at a time, and returns their final states,
   /// (batch * n, dim). All tokens of a sequence come before those of the next.
+  /// With `parents`, the tokens of each sequence are the nodes of a tree of drafts, and see only the tokens before the
+  /// tree, their ancestors and themselves: parents[i] is the parent of token i, or -1; see Context::accept().
   /// @throws std::out_of_range for a token that is not in the vocabulary, std::invalid_argument if there are no tokens,
   /// they do not fit in the context, or sequences would get different numbers of tokens. Nothing is fed if it throws.
   Matrix forward(std::span<const Index> tokens, Context& context, const attn::Options& options = {},
-                 const Observer& observer = {}) const;
+                 const Observer& observer = {}, std::span<const Index> parents = {}) const;
 
   /// Returns the logits of the token after each state, (n, vocab_size).
   Matrix logits(const Matrix& states, const attn::Options& options = {}) const;
 
  private:
-  /// Adds to each row of `x` its attention to the tokens up to it.
-  void attend(Matrix& x, Index layer, const Context& context, const attn::KvStep<float>& step,
+  /// Adds to each row of `x` its attention to the tokens that the mask keeps.
+  template <class Mask>
+  void attend(Matrix& x, Index layer, const Context& context, const attn::KvStep<float>& step, const Mask& mask,
               const attn::Options& options, const Observer& observer) const;
 
   Matrix embedded(std::span<const Index> tokens) const;

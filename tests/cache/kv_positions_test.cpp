@@ -352,6 +352,8 @@ TEST(KvDrop, CopiesSharedPages) {
   pages.retain(b, std::vector<Index>());
   EXPECT_EQ(pages.length(b), 0);
   EXPECT_EQ(pages.free_pages(), 2);
+  pages.release(a);
+  EXPECT_EQ(pages.free_pages(), 7);
 }
 
 // Eviction as in H2O and SnapKV: the keys with the most weight stay, with their positions. Attention is then that over

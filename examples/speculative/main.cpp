@@ -1,0 +1,186 @@
+// speculative: writes a text twice, one token for each call of a network, and with drafts that it verifies in trees.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+
+#include "../training/command_line.h"
+#include "speculate.h"
+
+namespace {
+
+using namespace tinystories;
+using speculative::Drafter;
+using training::whole_number;
+
+constexpr char kDefaultModel[] = TINYSTORIES_MODEL_DIR "/stories260K.bin";
+
+/// The parsed command line.
+struct Request {
+  std::string model = kDefaultModel;
+  std::string tokenizer = TINYSTORIES_MODEL_DIR "/tok512.bin";
+  std::string prompt;
+  SamplerOptions sampler{.temperature = 0};
+  Index steps = 200, nodes = 8, learn = 3000, repeat = 5;
+  double least = 0.3;
+  std::optional<int> threads;
+  bool same_bits = false;
+};
+
+class Program {
+ public:
+  explicit Program(const Request& request)
+      : request_(request),
+        network_(Checkpoint(BinaryFile(std::filesystem::path(request.model)))),
+        tokenizer_(BinaryFile(std::filesystem::path(request.tokenizer)), network_.config().vocab_size),
+        prompt_(tokenizer_.encode(request.prompt)),
+        attention_{.executor = !request.threads        ? attn::Executor()
+                               : *request.threads == 1 ? attn::serial()
+                                                       : attn::threads(*request.threads),
+                   .row_invariant = request.same_bits} {
+    if (network_.config().vocab_size > Drafter::kMostTokens)
+      throw FileError(request.model, "the vocabulary has " + std::to_string(network_.config().vocab_size) +
+                                         " tokens, more than the drafter's " + std::to_string(Drafter::kMostTokens));
+    if (request.steps > network_.config().seq_len)
+      throw FileError(request.model, "--steps is " + std::to_string(request.steps) +
+                                         ", more than the network's seq_len of " +
+                                         std::to_string(network_.config().seq_len));
+  }
+
+  /// Writes the text in both ways, as often as requested, and prints the statistics.
+  void run() const {
+    Drafter drafter;
+    const Index learned = learn(drafter);
+    std::optional<double> plain, drafted;  // the shortest times, in seconds
+    speculative::Figures last;
+    for (Index round = 0; round < request_.repeat; ++round) {
+      const bool first = round == 0;
+      std::string text, same;
+      const Figures one = write_plainly(request_.steps, request_.sampler, [&](std::string_view part) {
+        text += part;
+        if (first && !(std::cout << part << std::flush)) throw std::runtime_error("standard output cannot be written");
+      });
+      Sampler sampler(request_.sampler);
+      Context context = context_for(request_.steps + request_.nodes);
+      Drafter own = drafter;  // which knows nothing of this text yet
+      last = speculate(
+          network_, tokenizer_, sampler, prompt_, context, own,
+          {.steps = request_.steps, .nodes = request_.nodes, .least = request_.least, .attention = attention_},
+          [&](std::string_view part) { same += part; });
+      if (same != text || last.tokens != one.tokens)
+        throw std::runtime_error("with drafts the text is another:\n" + same);
+      plain = std::min(plain.value_or(one.seconds_after_it), one.seconds_after_it);
+      drafted = std::min(drafted.value_or(last.seconds), last.seconds);
+    }
+    print(learned, last, *plain, *drafted);
+  }
+
+ private:
+  Context context_for(Index tokens) const { return {network_.config(), {.capacity = tokens}}; }
+
+  Figures write_plainly(Index steps, const SamplerOptions& options, const Write& write) const {
+    Sampler sampler(options);
+    Context context = context_for(steps);
+    return generate(network_, tokenizer_, sampler, prompt_, context, {.steps = steps, .attention = attention_}, write);
+  }
+
+  /// Lets the network write stories at temperature 1, and the drafter learn their tokens. Returns their number.
+  Index learn(Drafter& drafter) const {
+    SamplerOptions options{.temperature = 1, .seed = request_.sampler.seed};
+    Index learned = 0;
+    while (learned < request_.learn) {
+      const Tokens story = write_plainly(network_.config().seq_len, options, [](std::string_view) {}).tokens;
+      for (std::size_t i = 1; i < story.size() && learned < request_.learn; ++i, ++learned)
+        drafter.learn(std::span(story).first(i), story[i]);
+      ++options.seed;
+      if (story.size() < 2) break;  // a network that writes nothing
+    }
+    return learned;
+  }
+
+  static void print(Index learned, const speculative::Figures& figures, double plain, double drafted) {
+    const auto after_first = static_cast<double>(figures.new_tokens - 1);  // the first comes with the prompt
+    std::cerr << "\n\nn-grams from before     " << learned << " tokens\n"
+              << "new tokens              " << figures.new_tokens << '\n'
+              << "calls of the network    " << figures.calls << '\n';
+    if (figures.calls == 0) return;
+    std::cerr << std::fixed << std::setprecision(2)  //
+              << "tokens per call         " << after_first / static_cast<double>(figures.calls) << '\n'
+              << std::setprecision(0)  //
+              << "tokens per second       " << after_first / drafted << ", without drafts " << after_first / plain
+              << '\n'
+              << std::setprecision(2)  //
+              << "speed-up                " << plain / drafted << '\n';
+  }
+
+  const Request& request_;
+  const Transformer network_;
+  const Tokenizer tokenizer_;
+  const Tokens prompt_;
+  const attn::Options attention_;
+};
+
+void add_options(CLI::App& app, Request& request) {
+  auto* model = app.add_option("MODEL", request.model, "Checkpoint of llama2.c, version 0")->capture_default_str();
+  model->needs(app.add_option("TOKENIZER", request.tokenizer, "Its tokenizer")->capture_default_str());
+  app.add_option("-i,--prompt", request.prompt, "The text to continue")->option_text("TEXT");
+  app.add_option("-n,--steps", request.steps, "Tokens to process, including the prompt")
+      ->check(whole_number(1, 1 << 20))
+      ->option_text("NUMBER [200]");
+  app.add_option("--nodes", request.nodes, "Nodes of a tree of drafts, including the last token of the text")
+      ->check(whole_number(1, 1024))
+      ->option_text("NUMBER [8]");
+  app.add_option("--least", request.least, "Draft only tokens whose estimated probability is at least this")
+      ->option_text("NUMBER [0.3]");
+  app.add_option("--learn", request.learn,
+                 "Tokens that the network writes first, at temperature 1, and whose n-grams drafts may use")
+      ->check(whole_number(0, 1 << 24))
+      ->option_text("NUMBER [3000]");
+  app.add_option("-t,--temperature", request.sampler.temperature, "Sampling temperature: 0 takes the likeliest token")
+      ->option_text("NUMBER [0]");
+  app.add_option("-s,--seed", request.sampler.seed, "Seed of the sampling")
+      ->check(whole_number(0))
+      ->option_text("NUMBER [0]");
+  app.add_option("--repeat", request.repeat, "How often both ways run in turn; times are the shortest")
+      ->check(whole_number(1, 10000))
+      ->option_text("NUMBER [5]");
+  app.add_option("--threads", request.threads, "Threads for attention; by default as many as pay off")
+      ->check(whole_number(1, 1024))
+      ->option_text("NUMBER");
+  app.add_flag(
+      "--same-bits", request.same_bits,
+      "Make logits equal in all bits, so that the text cannot differ even where two tokens are equally likely");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Continues a text with a language model trained by llama2.c, one token at a time and with drafted tokens that "
+      "the "
+      "model verifies in trees. The text, which is the same, goes to standard output, statistics to standard error.",
+      "speculative"};
+  Request request;
+  try {
+    add_options(app, request);
+    app.parse(argc, argv);
+    if (request.model == kDefaultModel && !std::filesystem::exists(request.model))
+      throw FileError(request.model,
+                      "there is no such file; examples/README.md says where to get it, or pass MODEL and TOKENIZER");
+    Program(request).run();
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const std::exception& error) {
+    std::cerr << "speculative: " << error.what() << '\n';
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
+}
