@@ -22,13 +22,15 @@ attn::KvCachesConfig caches_of(const Config& config, const CacheOptions& options
           .head_dim = config.head_dim(),
           .pages = options.batch * ((options.capacity + page_size - 1) / page_size),
           .page_size = page_size,
-          .rope = rope};
+          .rope = rope,
+          .window = options.window,
+          .sinks = options.sinks};
 }
 
 }  // namespace
 
 Context::Context(const Config& config, const CacheOptions& options)
-    : capacity_(options.capacity), caches_(caches_of(config, options)) {
+    : capacity_(options.capacity), has_window_(options.window > 0), caches_(caches_of(config, options)) {
   for (Index i = 0; i < options.batch; ++i) sequences_.push_back(caches_.add());
 }
 
@@ -42,7 +44,8 @@ void Context::accept(std::span<const Index> path) {
 
 attn::KvStep<float> Context::step(Index n, std::span<const Index> parents) {
   if (parents.empty()) return caches_.step(sequences_, n);
-  return caches_.step(sequences_, n, {.positions = attn::tree_positions(parents, length())});
+  return caches_.step(sequences_, n,
+                      {.positions = attn::tree_positions(parents, caches_.position(sequences_.front(), length()))});
 }
 
 Matrix Transformer::forward(std::span<const Index> tokens, Context& context, const attn::Options& options,
@@ -51,7 +54,7 @@ Matrix Transformer::forward(std::span<const Index> tokens, Context& context, con
   if (all % context.batch() != 0)
     throw std::invalid_argument("forward: " + std::to_string(all) + " tokens for " + std::to_string(context.batch()) +
                                 " sequences");
-  if (n == 0 || n > context.capacity() - context.length())
+  if (n == 0 || !context.has_space(n))
     throw std::invalid_argument("forward: " + std::to_string(n) + " tokens after " + std::to_string(context.length()) +
                                 " do not fit in a context of " + std::to_string(context.capacity()));
   Matrix x = embedded(tokens);

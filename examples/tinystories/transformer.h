@@ -14,9 +14,11 @@ namespace tinystories {
 
 struct CacheOptions {
   bool paged = false;    // in pages, rather than one sequence after the other
-  Index capacity = 0;    // tokens of each sequence
+  Index capacity = 0;    // tokens of each sequence; with a window, the most that are held at once
   Index page_size = 64;  // tokens per page
   Index batch = 1;       // sequences, which have the same length
+  Index window = 0;      // if positive, the last tokens that stay in pages, and
+  Index sinks = 0;       // the first ones
 };
 
 /// The state of one or several sequences of the same length: keys and values of all layers. Keys are rotated by their
@@ -26,17 +28,22 @@ class Context {
   Context(const Config& config, const CacheOptions& options);
 
   Index length() const { return caches_.length(sequences_.front()); }
+  Index bytes() const { return caches_.bytes(); }
   Index capacity() const { return capacity_; }
+  /// Whether n more tokens fit. A window makes space for one more by itself.
+  bool has_space(Index n) const { return has_window_ || n <= capacity_ - length(); }
   Index batch() const { return static_cast<Index>(sequences_.size()); }
   /// Keeps the first `length` tokens of each sequence.
   void truncate(Index length);
   /// Keeps only one path of the tree of tokens that the last call of the network appended to each sequence.
   void accept(std::span<const Index> path);
-  /// Begins to append n tokens to each sequence: the nodes of a tree, or, without parents, tokens that follow each other.
+  /// Begins to append n tokens to each sequence: the nodes of a tree, or, without parents, tokens that follow each
+  /// other.
   attn::KvStep<float> step(Index n, std::span<const Index> parents = {});
 
  private:
   Index capacity_;
+  bool has_window_;
   attn::KvCaches<float> caches_;
   std::vector<Index> sequences_;
 };

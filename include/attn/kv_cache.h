@@ -181,8 +181,8 @@ class KvCache {
     keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
   }
 
-  /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()), and
-  /// everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
+  /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()),
+  /// and everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
   /// appended token; it may be empty. Keys are not rotated, because the position of a node is that of its row after the
   /// call.
   ///
@@ -315,7 +315,7 @@ class KvCache {
         if (said) said += len;
       }
     };
-    each([&](Index i, Range rows, const Index* said) { positions_[at(i)].reserve(rows.size(), said); });
+    each([&](Index i, Range rows, const Index* said) { positions_[at(i)].reserve(length(i), rows.size(), said); });
     if (most > capacity()) grow(most);
     each([&](Index i, Range rows, const Index* said) {
       positions_[at(i)].append(length(i), rows.size(), said);

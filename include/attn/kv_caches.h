@@ -28,6 +28,8 @@ struct KvCachesConfig {
   std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
   /// In place of `rope`, if layers differ: one for each layer, or std::nullopt for a layer without.
   std::vector<std::optional<Rope>> ropes = {};
+  Index window = 0;  ///< if positive, how many tokens sequences keep; see PagedKvCacheConfig
+  Index sinks = 0;   ///< with a window: how many of the first tokens stay in addition; see PagedKvCacheConfig
 };
 
 namespace detail {
@@ -36,6 +38,7 @@ struct KvCachesWithRopeInBraces {
   Index layers, kv_heads, head_dim, v_dim, pages, page_size;
   RopeConfig rope;
   std::vector<std::optional<Rope>> ropes;
+  Index window, sinks;
 };
 
 /// What a step of KvCaches appends, and where.
@@ -152,6 +155,8 @@ class KvCaches {
   Index length(Index sequence) const { return tables_.of(sequence).length; }
   /// The position by which ropes rotate a row of a sequence; see KvCache::position().
   Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
+  /// The position of row 0 of a sequence for mods; see PagedKvCache::offset().
+  Index offset(Index sequence) const { return tables_.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
   /// Returns how many free pages a step of `tokens` tokens would take, including the copy of a shared page.
@@ -176,7 +181,7 @@ class KvCaches {
     KvView<Computed> some = all_pages(layer);
     for (Index number : sequences.values) {
       const auto& s = tables_.of(number);
-      some.add(s.pages, s.length, s.positions.rows());
+      some.add(s.pages, s.length, s.positions.rows(), s.offset);
     }
     return some;
   }
@@ -219,6 +224,7 @@ class KvCaches {
       if (const Rope* const rope = rope_of(c, layer))
         detail::require(rope->config().head_dim == c.head_dim, "KvCaches: head_dim is ", c.head_dim,
                         ", but the head_dim of the rope of layer ", layer, " is ", rope->config().head_dim);
+    detail::check_window("KvCaches", c.window, c.sinks, c.pages, c.page_size);
     return c;
   }
   static const Rope* rope_of(const KvCachesConfig& c, Index layer) {
@@ -240,8 +246,10 @@ class KvCaches {
 
   KvStep<T> step(Indices sequences, Indices lens, const AppendOptions& options, bool packed);
   void keep(detail::PageTables& tables, Index sequence, const std::vector<Range>& kept, bool keep_positions) {
-    detail::keep_rows(std::span(storage_), tables, sequence, kept, !keep_positions,
-                      [&](std::size_t layer) { return rope_of(config_, static_cast<Index>(layer)); });
+    detail::keep_rows(std::span(storage_), tables, sequence, kept, !keep_positions, ropes());
+  }
+  auto ropes() const {
+    return [this](std::size_t layer) { return rope_of(config_, static_cast<Index>(layer)); };
   }
 
   /// The sequences, to be changed while no step is open.
@@ -284,8 +292,8 @@ class KvLayer {
  public:
   using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
 
-  /// Appends the step's tokens to the layer, if it is the same number for each sequence: k (sequences, kv_heads, tokens,
-  /// head_dim), v (sequences, kv_heads, tokens, v_dim); see KvCache::append().
+  /// Appends the step's tokens to the layer, if it is the same number for each sequence: k (sequences, kv_heads,
+  /// tokens, head_dim), v (sequences, kv_heads, tokens, v_dim); see KvCache::append().
   /// @throws std::invalid_argument if the shapes disagree with each other or with the step, or the layer has appended
   /// its tokens already.
   template <class K, class V>
@@ -307,7 +315,7 @@ class KvLayer {
     KvView<Computed> some = caches_->all_pages(layer_);
     for (std::size_t i = 0; i < step.sequences.size(); ++i) {
       const auto& s = caches_->tables_.of(step.sequences[i]);
-      some.add(s.pages, s.length + (marks() ? step.lens[i] : 0), s.positions.rows());
+      some.add(s.pages, s.length + (marks() ? step.lens[i] : 0), s.positions.rows(), s.offset);
     }
     return some;
   }
@@ -369,8 +377,8 @@ class KvLayer {
 };
 
 /// Tokens that are being appended to KvCaches, from KvCaches::step(). Each layer appends its keys and values through
-/// layer(); commit() then adds the tokens to the sequences. A step that is destroyed without commit(), for example by an
-/// exception, leaves the sequences as they were and gives its pages back.
+/// layer(); commit() then adds the tokens to the sequences. A step that is destroyed without commit(), for example by
+/// an exception, leaves the sequences as they were and gives its pages back.
 ///
 /// It refers to the KvCaches, which must not be moved or destroyed while it exists. A moved-from step may only be
 /// destroyed.
@@ -388,8 +396,8 @@ class [[nodiscard]] KvStep {
   /// @throws std::invalid_argument if there is no such layer, or the step was committed.
   KvLayer<T> layer(Index layer) const { return {unfinished(), step_, unfinished().checked(layer)}; }
 
-  /// Adds the step's tokens to the sequences. @throws std::invalid_argument if a layer has not appended them yet, or the
-  /// step was committed already.
+  /// Adds the step's tokens to the sequences. @throws std::invalid_argument if a layer has not appended them yet, or
+  /// the step was committed already.
   void commit() {
     const detail::OpenStep& step = *unfinished().open_;
     for (std::size_t layer = 0; layer < step.appended.size(); ++layer)
@@ -428,6 +436,7 @@ KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const A
   }
   const std::vector<Index> positions = detail::checked_positions(
       options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count, packed, has_rope());
+  detail::slide_windows(std::span(storage_), tables_, step.sequences, config_.window, config_.sinks, ropes());
   step.marks = tables_.marks(step.sequences);
   step.appended.assign(storage_.size(), false);
   tables_.take(step.sequences, step.lens, positions, [&](Index page, Index copy, Index tokens) {

@@ -54,6 +54,9 @@ class KvView {
   Index length(Index sequence) const { return of(sequence).length; }
   /// The positions by which the rope rotates the rows of a sequence.
   RowPositions positions(Index sequence) const { return of(sequence).positions; }
+  /// The position of row 0 of a sequence for mods, unless Options::kv_offset is given: not 0 if tokens before it have
+  /// left a window.
+  Index offset(Index sequence) const { return of(sequence).offset; }
   /// Heads of keys and values.
   Index kv_heads() const { return k_.dim(1); }
   /// Features of a key.
@@ -82,9 +85,10 @@ class KvView {
     detail::require(k.dim(2) > 0, "KvView: page_size must be positive, but keys have shape ", k.shape());
   }
 
-  /// Adds a sequence of `length` tokens in the pages `table`, at these positions, whose list is not copied.
+  /// Adds a sequence of `length` tokens in the pages `table`, at these rope positions, whose list is not copied. Mods
+  /// see row 0 at position `offset`, unless Options::kv_offset is given.
   /// @throws std::invalid_argument if `table` has too few pages, or names one that does not exist.
-  void add(std::span<const Index> table, Index length, RowPositions positions = {}) {
+  void add(std::span<const Index> table, Index length, RowPositions positions = {}, Index offset = 0) {
     const Index sequence = size();
     check_length(sequence, length, static_cast<Index>(table.size()));
     for (std::size_t i = 0; i < table.size(); ++i)
@@ -92,7 +96,7 @@ class KvView {
                       " in the table of sequence ", sequence, "); there are ", k_.dim(0), " pages");
     const Index first = static_cast<Index>(tables_.size());
     tables_.insert(tables_.end(), table.begin(), table.end());
-    sequences_.push_back({first, static_cast<Index>(table.size()), length, positions});
+    sequences_.push_back({first, static_cast<Index>(table.size()), length, positions, offset});
   }
 
   /// The keys of a sequence as the loops read them.
@@ -108,6 +112,7 @@ class KvView {
   struct Sequence {
     Index first, pages, length;
     RowPositions positions;
+    Index offset;
   };
 
   const Sequence& of(Index sequence) const { return sequences_[static_cast<std::size_t>(sequence)]; }

@@ -192,9 +192,7 @@ class MultiHeadAttention {
   TensorView<detail::computed_t<T>, 1> bias_gradient(std::string_view name) { return gradients().bias(name); }
 
   /// Sets the gradients of all parameters to 0, if there are any, and keeps their memory.
-  void zero_gradients() {
-    gradients_.set_zero();
-  }
+  void zero_gradients() { gradients_.set_zero(); }
 
   /// Calls visit(name, values, gradient) for each of parameter_names(), as for the step of an optimiser. Both are
   /// row-major spans of all elements; gradients are empty before the first backward().
@@ -218,9 +216,9 @@ class MultiHeadAttention {
   ///     y = mha(attn::ragged(x, {512, 1}), pages.select({a, b}), attn::causal()).out;  // x, y: (1, 513, embed_dim)
   ///
   /// The cache is a KvCache, sequences of a PagedKvCache, or a layer of a step of KvCaches. Its element type may differ
-  /// from T if its Computed type is that of KvCache<T>, e.g. std::int8_t with T = float. It must have the layer's rope, which rotates keys as they are
-  /// appended and queries as they are read. With a mask that drops later tokens, results do not depend on how many
-  /// tokens are passed at a time. `path` and `weights` work as without a cache.
+  /// from T if its Computed type is that of KvCache<T>, e.g. std::int8_t with T = float. It must have the layer's rope,
+  /// which rotates keys as they are appended and queries as they are read. With a mask that drops later tokens, results
+  /// do not depend on how many tokens are passed at a time. `path` and `weights` work as without a cache.
   ///
   /// If one of the mods is tree(), the tokens are its nodes, and a rope rotates them by the position that follows the
   /// cache plus their depths. KvCache::accept() then keeps one path.

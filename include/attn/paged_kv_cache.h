@@ -26,6 +26,13 @@ struct PagedKvCacheConfig {
   Index head_dim = 0;                       ///< features of a key; required
   Index v_dim = 0;                          ///< features of a value; 0: head_dim
   std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
+  /// If positive, sequences have a window of this many tokens: an append first drops older tokens, in whole pages, that
+  /// no later token sees under sliding_window(window - 1). Pass that mask, too, unless there are sinks. A page's rest of
+  /// older tokens, and those of a longer append, remain until later, so feed long prompts in chunks.
+  Index window = 0;
+  /// With a window: how many of the first tokens stay in addition (StreamingLLM: Xiao et al. 2024, section 3.2). Later
+  /// tokens then move up, as drop() describes, so that positions never exceed the number of tokens held.
+  Index sinks = 0;
 };
 
 namespace detail {
@@ -33,6 +40,7 @@ namespace detail {
 struct PagedKvCacheWithRopeInBraces {
   Index pages, page_size, kv_heads, head_dim, v_dim;
   RopeConfig rope;
+  Index window, sinks;
 };
 }  // namespace detail
 
@@ -51,8 +59,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     cache.release(a);
 ///
 /// T may be any element type of KvCache. The constructor allocates the memory of all pages. If a call throws, the cache
-/// is unchanged; release() and truncate() throw for invalid arguments only. Concurrent calls that only read are safe.
-/// Copies are deep; a moved-from cache may only be assigned to or destroyed.
+/// is unchanged, except that tokens may have left a window; release() and truncate() throw for invalid arguments only.
+/// Concurrent calls that only read are safe. Copies are deep; a moved-from cache may only be assigned to or destroyed.
 template <class T>
 class PagedKvCache {
  public:
@@ -110,9 +118,9 @@ class PagedKvCache {
   /// `.keep_positions = true` rotates nothing; mods see rows in either case.
   ///
   /// Cost: keys of later tokens are rotated where they are, unless the rows of a page change: those are moved, keys and
-  /// values. So a drop of whole pages moves no values, and nothing at all without a rope or with `keep_positions`. Pages
-  /// that no sequence uses any more are freed. A shared page is copied before it is changed, so that other sequences
-  /// keep their tokens.
+  /// values. So a drop of whole pages moves no values, and nothing at all without a rope or with `keep_positions`.
+  /// Pages that no sequence uses any more are freed. A shared page is copied before it is changed, so that other
+  /// sequences keep their tokens.
   /// @throws std::invalid_argument unless 0 <= begin <= end <= length; OutOfPages if copies of
   /// shared pages need more pages than are free. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
@@ -128,8 +136,8 @@ class PagedKvCache {
     keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
   }
 
-  /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()), and
-  /// everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
+  /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()),
+  /// and everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
   /// appended token; it may be empty. Keys are not rotated, because the position of a node is that of its row after the
   /// call.
   ///
@@ -156,6 +164,8 @@ class PagedKvCache {
   Index length(Index sequence) const { return tables_.of(sequence).length; }
   /// The position by which the rope rotates a row of a sequence; see KvCache::position().
   Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
+  /// The position of row 0 of a sequence for mods: the number of tokens that have left its window, if it has no sinks.
+  Index offset(Index sequence) const { return tables_.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
 
@@ -206,7 +216,7 @@ class PagedKvCache {
     KvView<Computed> some = storage_.view(config_.rope ? &*config_.rope : nullptr);
     for (Index s : sequences.values) {
       const auto& sequence = tables_.of(s);
-      some.add(sequence.pages, sequence.length, sequence.positions.rows());
+      some.add(sequence.pages, sequence.length, sequence.positions.rows(), sequence.offset);
     }
     return some;
   }
@@ -238,7 +248,17 @@ class PagedKvCache {
  private:
   using View = detail::DTypeView<const Computed>;
   friend class KvSequences<PagedKvCache>;
-  auto marks(std::span<const Index> sequences) const { return tables_.marks(sequences); }
+  /// Slides windows first, so that the appends of an AppendUndo do not.
+  auto marks(std::span<const Index> sequences) {
+    slide(sequences);
+    return tables_.marks(sequences);
+  }
+  void slide(std::span<const Index> sequences) {
+    detail::slide_windows(std::span(&storage_, 1), tables_, sequences, config_.window, config_.sinks, rope_of());
+  }
+  auto rope_of() const {
+    return [this](std::size_t) { return config_.rope ? &*config_.rope : nullptr; };
+  }
   void restore(std::span<const Index> sequences, const std::vector<detail::PageTables::Mark>& marks) noexcept {
     tables_.restore(sequences, marks);
   }
@@ -251,6 +271,7 @@ class PagedKvCache {
                     c.head_dim == 0 ? "; head_dim has no default" : "");
     detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "PagedKvCache: head_dim is ", c.head_dim,
                     ", but the head_dim of its rope is ", c.rope ? c.rope->config().head_dim : 0);
+    detail::check_window("PagedKvCache", c.window, c.sinks, c.pages, c.page_size);
     return c;
   }
 
@@ -263,6 +284,7 @@ class PagedKvCache {
     // It allocates memory, so it comes before any change.
     typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                                config_.rope ? &*config_.rope : nullptr);
+    slide(sequences);
     tables_.take(sequences, lens, positions,
                  [&](Index page, Index copy, Index tokens) { storage_.copy_page(storage_, page, copy, tokens); });
     detail::write_tokens(storage_, writer, k, v, tables_, sequences, lens, ragged);
@@ -270,8 +292,7 @@ class PagedKvCache {
   }
 
   void keep(Index sequence, const std::vector<Range>& kept, bool keep_positions) {
-    detail::keep_rows(std::span(&storage_, 1), tables_, sequence, kept, !keep_positions,
-                      [&](std::size_t) { return config_.rope ? &*config_.rope : nullptr; });
+    detail::keep_rows(std::span(&storage_, 1), tables_, sequence, kept, !keep_positions, rope_of());
   }
 
   PagedKvCacheConfig config_;

@@ -317,8 +317,8 @@ TEST(KvDrop, OfWholePagesMovesNothing) {
   }
 }
 
-// A fork keeps its tokens; pages that do not change remain shared, and a drop that needs more copies than pages are free
-// changes nothing.
+// A fork keeps its tokens; pages that do not change remain shared, and a drop that needs more copies than pages are
+// free changes nothing.
 TEST(KvDrop, CopiesSharedPages) {
   const Rope rope({.head_dim = 8});
   const Tokens text = drawn(19, 1);
@@ -384,6 +384,60 @@ TEST(KvRetain, KeepsTheKeysOfMostWeight) {
   const Index after = 12 + 39 - rows.back();  // the row of position 40
   EXPECT_EQ(cache.position(0, after), 40);
   expect_near(attention(next, cache, full(), {.q_offset = after}).out, wanted);
+}
+
+// All layers of KvCaches hold what a PagedKvCache for each layer does, also if their ropes differ.
+TEST(KvCachesPositions, AreThoseOfACacheForEachLayer) {
+  const std::vector<std::optional<Rope>> ropes{Rope({.head_dim = 8}), std::nullopt, Rope({.head_dim = 8, .base = 50})};
+  KvCaches<float> all(
+      {.layers = 3, .kv_heads = 2, .head_dim = 8, .v_dim = 5, .pages = 40, .page_size = 4, .ropes = ropes});
+  std::vector<PagedKvCache<float>> each;
+  for (const std::optional<Rope>& rope : ropes) each.push_back(pages_with(rope));
+  std::vector<Index> ids;
+  const auto on_all = [&](const auto& change) {
+    change(all);
+    for (auto& cache : each) change(cache);
+    for (Index id : ids) {
+      ASSERT_EQ(all.length(id), each[0].length(id));
+      ASSERT_EQ(std::vector<Index>(all.table(id).begin(), all.table(id).end()),
+                std::vector<Index>(each[0].table(id).begin(), each[0].table(id).end()));
+      for (Index row = 0; row < all.length(id) + 2; ++row) ASSERT_EQ(all.position(id, row), each[0].position(id, row));
+      const auto q = queries(3, 9);
+      for (Index l = 0; l < 3; ++l) {
+        const auto a = attention(q, all.view(l, {id}), causal()).out,
+                   b = attention(q, each[static_cast<std::size_t>(l)].view({id}), causal()).out;
+        ASSERT_TRUE(std::equal(a.data(), a.data() + a.size(), b.data())) << "layer " << l;
+      }
+    }
+  };
+  const auto feed = [&](Index id, Index count, const std::vector<Index>& positions = {}) {
+    auto step = all.step({id}, count, {.positions = positions});
+    for (Index l = 0; l < 3; ++l) {
+      Drawn given(drawn(count, static_cast<std::uint64_t>(7 * l + count)));
+      step.layer(l).append(given.k(), given.v());
+      AppendOptions options;
+      if (ropes[static_cast<std::size_t>(l)]) options.positions = positions;
+      each[static_cast<std::size_t>(l)].append(id, given.k(), given.v(), options);
+    }
+    step.commit();
+  };
+  on_all([&](auto& cache) { ids = {cache.add()}; });
+  const Index a = ids[0];
+  feed(a, 22);
+  on_all([&](auto& cache) { ids = {a, cache.fork(a)}; });
+  on_all([&](auto& cache) { cache.drop(a, 3, 9); });
+  feed(a, 7, tree_positions(kParents, 16));
+  {  // a step that is not committed leaves the positions alone
+    const auto step = all.step({a}, 2, {.positions = {100, 101}});
+  }
+  on_all([&](auto& cache) { cache.accept(a, {0, 2, 5}); });
+  on_all([&](auto& cache) { cache.retain(a, {0, 1, 5, 9, 10, 14, 18}, {.keep_positions = true}); });
+  feed(a, 2);
+  on_all([&](auto& cache) { cache.drop(ids[1], 8, 12); });
+  EXPECT_EQ(all.position(a, 8), 20);
+
+  const auto step = all.step({a}, 1);
+  expect_refused("an open step", {"drop: a step of 1 sequences is open"}, [&] { all.drop(a, 0, 1); });
 }
 
 }  // namespace

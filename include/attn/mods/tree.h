@@ -86,8 +86,8 @@ class MakeTree {
   }
 
  private:
-  /// Checks that the rope rotates the nodes by the context and their depths. `key` and `query` are the rows of the first
-  /// node.
+  /// Checks that the rope rotates the nodes by the context and their depths. `key` and `query` are the rows of the
+  /// first node.
   void check_positions(const RowPositions& positions, Index key, Index query) const {
     const Index first = key > 0 ? positions(key - 1) + 1 : positions(key);
     for (Index i = 0; i < static_cast<Index>(depths_.size()); ++i) {
@@ -119,10 +119,10 @@ class MakeTree {
 ///
 /// The position of a node is the position that follows the context, plus the node's depth, so siblings share a
 /// position. A rope must rotate nodes by these positions, not by their rows: append them to a cache with `{.positions =
-/// attn::tree_positions(parents, first)}`. A MultiHeadAttention does so by itself if tree() is one of the mods of a call
-/// over a cache. Masks and scores that are combined with tree() see rows: causal() drops nothing that tree() keeps, but
-/// the distances of alibi(), relative_bias() or sliding_window() count siblings. KvCache::accept() keeps the path that
-/// was verified.
+/// attn::tree_positions(parents, first)}`. A MultiHeadAttention does so by itself if tree() is one of the mods of a
+/// call over a cache. Masks and scores that are combined with tree() see rows: causal() drops nothing that tree()
+/// keeps, but the distances of alibi(), relative_bias() or sliding_window() count siblings. KvCache::accept() keeps the
+/// path that was verified.
 /// @throws std::invalid_argument for a parent that does not come before its node, and from the attention call if there
 /// is not one parent per query, there are fewer keys than queries, or a rope rotates a node by another position.
 inline auto tree(const Indices& parents) { return bind_mod(detail::MakeTree(parents.values)); }

@@ -234,6 +234,10 @@ extern const attn::Tensor<float, 3> tokens;
 extern const attn::Index a, budget;
 }  // namespace eviction
 
+namespace windows {
+extern const std::vector<attn::MultiHeadAttention<float>> layers;
+}  // namespace windows
+
 namespace generation {
 extern const attn::Tensor<float, 4> q, k, v;
 extern attn::Tensor<float, 4> out;

@@ -75,6 +75,13 @@ class BoundSequence {
   TileModsIfAny<T, Bound<M>> tile_mods_;
 };
 
+/// The kv_offset of a sequence: that of the options, or the position of the first token that it still has.
+template <class T>
+std::optional<Index> kv_offset_of(const Options& options, const KvView<T>& view, Index sequence) {
+  if (options.kv_offset || view.offset(sequence) == 0) return options.kv_offset;
+  return view.offset(sequence);
+}
+
 /// The type in which attention over a cache is computed.
 template <class Cache>
 using scalar_of = typename std::remove_cvref_t<decltype(std::declval<const Cache&>().view())>::Scalar;
@@ -133,6 +140,7 @@ class CheckedSequences {
     own_options.q_offsets = {};
     Rows::for_each(query, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       own_options.q_offset = q_offset_of(options, s);
+      own_options.kv_offset = kv_offset_of(options, kept_, s);
       const Problem own = make_problem<T>(part(q_, element, rows), keys_like(kept_.keys(s), kept_.length(s)),
                                           keys_like(kept_.values(s), kept_.length(s)), own_options, outputs);
       Problem for_mods = own;

@@ -59,6 +59,7 @@ class PageTables {
     Index length = 0;
     SaidPositions positions;
     Index appended = 0;  ///< tokens of the last append, as far as they still are the last rows
+    Index offset = 0;    ///< position of row 0 for mods: the tokens that have left a window
   };
 
   /// State of a sequence before an append.
@@ -157,7 +158,7 @@ class PageTables {
       given[i] = next;
       if (next) next += lens[i];
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
-      s.positions.reserve(lens[i], given[i]);
+      s.positions.reserve(s.length, lens[i], given[i]);
     }
     for (const std::size_t i : order) {
       Sequence& s = at(sequences[i]);
@@ -192,6 +193,23 @@ class PageTables {
     s.appended = 0;
   }
 
+  /// How many tokens of a sequence, in whole pages after the first `sinks`, are not among the last `window` tokens when
+  /// another one is appended.
+  Index beyond_window(Index sequence, Index window, Index sinks) const {
+    return std::max<Index>(of(sequence).length - sinks - (window - 1), 0) / page_size_ * page_size_;
+  }
+  /// Drops tokens at the front of a sequence, in whole pages. The others keep their positions.
+  void drop_front(Index sequence, Index tokens) {
+    Sequence& s = at(sequence);
+    s.positions.drop_front(tokens);  // allocates, so it comes first
+    const auto end = s.pages.begin() + static_cast<std::ptrdiff_t>(tokens / page_size_);
+    std::for_each(s.pages.begin(), end, [this](Index page) { drop(page); });
+    s.pages.erase(s.pages.begin(), end);
+    s.length -= tokens;
+    s.appended = std::min(s.appended, s.length);
+    s.offset += tokens;
+  }
+
   std::vector<Mark> marks(std::span<const Index> sequences) const {
     std::vector<Mark> all;
     for (Index sequence : sequences) {
@@ -200,8 +218,8 @@ class PageTables {
     }
     return all;
   }
-  /// Undoes take() and lengthen(); to be called before anything else changes. It allocates nothing, because the free list still has
-  /// capacity for the pages it had.
+  /// Undoes take() and lengthen(); to be called before anything else changes. It allocates nothing, because the free
+  /// list still has capacity for the pages it had.
   void restore(std::span<const Index> sequences, const std::vector<Mark>& marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);
@@ -247,6 +265,7 @@ class PageTables {
     s.appended = std::max<Index>(s.appended - (s.length - length), 0);
     s.length = length;
     s.positions.truncate(length);
+    if (length == 0 && s.offset > 0) s.positions.append(0, s.offset);  // into memory that drop_front() left
   }
   /// Keeps the first `length` tokens of a sequence, and drops pages that hold none of them.
   void shorten(Sequence& s, Index length) {

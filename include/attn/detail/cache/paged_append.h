@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Checks that there are lens[i] tokens for sequences[i] among `tokens` tokens of each batch element or, if `packed`, of
-/// all sequences back to back.
+/// Checks that there are lens[i] tokens for sequences[i] among `tokens` tokens of each batch element or, if `packed`,
+/// of all sequences back to back.
 inline void check_lens(std::span<const Index> sequences, std::span<const Index> lens, Index tokens, bool packed) {
   require(lens.size() == sequences.size(), "append: got ", lens.size(), " lengths for ", sequences.size(),
           " sequences");
@@ -56,6 +56,33 @@ void keep_rows(std::span<KvPages<T>> storages, PageTables& tables, Index sequenc
   if (plan.taken > tables.free_pages()) raise(OutOfPages(plan.taken, tables.free_pages(), tables.pages()));
   for (std::size_t i = 0; i < storages.size(); ++i) storages[i].move(movers[i], plan.moves);
   tables.adopt(sequence, std::move(plan));
+}
+
+/// Drops the tokens that have left the window of a cache, before tokens are appended to these sequences. Without sinks,
+/// whole pages leave at the front and the others keep their positions. With sinks, positions count the tokens that are
+/// there, so that later keys are rotated.
+template <class T, class RopeOf>
+void slide_windows(std::span<KvPages<T>> storages, PageTables& tables, std::span<const Index> sequences, Index window,
+                   Index sinks, const RopeOf& rope_of) {
+  for (const Index sequence : sequences) {
+    const Index tokens = window > 0 ? tables.beyond_window(sequence, window, sinks) : 0;
+    if (tokens > 0 && sinks == 0)
+      tables.drop_front(sequence, tokens);
+    else if (tokens > 0)
+      keep_rows(storages, tables, sequence, rows_beside(sinks, sinks + tokens, sequence, tables.of(sequence).length),
+                true, rope_of);
+  }
+}
+
+/// Checks the window and the sinks of a cache.
+inline void check_window(const char* cache, Index window, Index sinks, Index pages, Index page_size) {
+  require(window >= 0 && sinks >= 0 && window <= kLargestIndex && sinks <= kLargestIndex, cache, ": window ", window,
+          " and sinks ", sinks, " must be in 0..2^", kIndexBits);
+  require(window > 0 || sinks == 0, cache, ": there are ", sinks, " sinks, but no window");
+  if (window == 0) return;
+  const Index needed = ceil_div(sinks + window + page_size - 1, page_size);
+  require(pages >= needed, cache, ": a window of ", window, " tokens after ", sinks, " sinks takes ", needed,
+          " pages of ", page_size, " tokens, but there are only ", pages);
 }
 
 }  // namespace ATTN_BUILT_FOR

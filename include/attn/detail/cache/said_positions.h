@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "attn/detail/base/check.h"
@@ -11,26 +12,36 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The rope positions of the rows of a sequence, in memory for the rows from the first on whose position is not its row
-/// number.
+/// The rope positions of the rows of a sequence, in memory for the rows between the first and the last whose position
+/// does not follow from those before it.
 class SaidPositions {
  public:
   RowPositions rows() const { return {first_, said_}; }
 
   /// Reserves memory for append().
-  void reserve(Index count, const Index* given) {
-    if (given == nullptr && said_.empty()) return;
-    const std::size_t needed = said_.size() + static_cast<std::size_t>(count);
+  void reserve(Index row, Index count, const Index* given) {
+    if (given == nullptr) return;
+    const auto needed = static_cast<std::size_t>(said_.empty() ? count : row + count - first_);
     if (needed > said_.capacity()) said_.reserve(std::max(needed, 2 * said_.capacity()));
   }
   /// Appends rows at the given positions, or, if `given` is null, at those that follow. `row` is the first of them.
   void append(Index row, Index count, const Index* given) {
-    for (Index i = 0; i < count; ++i) append(row + i, given ? given[i] : rows()(row + i));
+    for (Index i = 0; given && i < count; ++i) append(row + i, given[i]);
   }
   void append(Index row, Index position) {
-    if (said_.empty() && position == row) return;
+    if (position == rows()(row)) return;
     if (said_.empty()) first_ = row;
+    for (Index next = first_ + static_cast<Index>(said_.size()); next < row; ++next) said_.push_back(rows()(next));
     said_.push_back(position);
+  }
+  /// Removes the first `count` rows; the others keep their positions.
+  void drop_front(Index count) {
+    const RowPositions before = rows();
+    std::vector<Index> rest;
+    for (Index row = count; row < std::max(first_ + static_cast<Index>(said_.size()), count + 1); ++row)
+      rest.push_back(before(row));
+    said_ = std::move(rest);
+    first_ = 0;
   }
   void truncate(Index length) noexcept {
     const auto left = static_cast<std::size_t>(std::max<Index>(length - first_, 0));
@@ -42,8 +53,9 @@ class SaidPositions {
   std::vector<Index> said_;
 };
 
-/// Returns the positions that an append gives its tokens, of all sequences back to back; none if it gives none. There are
-/// `tokens` in all if sequences are packed, otherwise `tokens` for each of `sequences`, which may share their positions.
+/// Returns the positions that an append gives its tokens, of all sequences back to back; none if it gives none. There
+/// are `tokens` in all if sequences are packed, otherwise `tokens` for each of `sequences`, which may share their
+/// positions.
 inline std::vector<Index> checked_positions(std::span<const Index> positions, Index tokens, Index sequences,
                                             bool packed, bool has_rope) {
   if (positions.empty()) return {};

@@ -237,8 +237,8 @@ class ParameterGradients {
 /// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which may be empty
 /// at first, and returns those of the inputs, shaped like Q, K and V.
 template <class Q, class K, class V, class T, class G, class Out, class M>
-auto layer_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<T>>& sums,
-                     const Inputs<T>& inputs, const G& grad_out, const MultiHeadResult<Out, T>& result, const M& mods,
+auto layer_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<T>>& sums, const Inputs<T>& inputs,
+                     const G& grad_out, const MultiHeadResult<Out, T>& result, const M& mods,
                      const MultiHeadOptions& options) {
   const auto& held = evaluated(grad_out);
   const TensorView<const T, 3> given = as_rank3(view(held));

@@ -139,7 +139,8 @@ Tensor<T, 4> rotated_copy(const X& x, const TensorView<T, 4>& heads, const KvVie
   if (batch.rope() == nullptr) return copy;
   std::vector<Index> positions;
   QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
-    const Index first_key = options.kv_offset.value_or(0), last = first_key + batch.length(sequence);
+    const Index first_key = kv_offset_of(options, batch, sequence).value_or(0),
+                last = first_key + batch.length(sequence);
     const Index begin = q_offset_of(options, sequence).value_or(last - rows.size()) - first_key;
     for (Index i = 0; i < rows.size(); ++i) positions.push_back(batch.positions(sequence)(begin + i));
   });

@@ -179,10 +179,10 @@ auto append_and_attend(const MultiHeadParameters<T>& layer, const X& x, const In
   check_inputs<T>(layer.config(), inputs);
   check_cache(layer, x, inputs[0], cache.view());
   const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::value, options.attention);
+  AppendUndo undo(cache);  // first, because it lets windows slide
   AppendOptions appended;
   if (const auto depths = tree_depths(mods); !depths.empty())
     appended.positions = positions_of_nodes(x, heads.key(), depths, cache.view());
-  AppendUndo undo(cache);
   append_heads(cache, x, heads, appended);
   auto result = result_over(layer, x, heads, cache.view(), mods, options);
   undo.keep();

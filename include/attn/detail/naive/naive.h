@@ -222,8 +222,8 @@ void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const KeptLseRe
     RowMajor<T> weights, out, q, k, v;
   };
   std::vector<Room> rooms(static_cast<std::size_t>(workers.count()));
-  const bool in_place = weights.data() && weights.dtype() == DType::native &&
-                        weights.stride(2) == problem.kv_len && weights.stride(3) == 1;
+  const bool in_place = weights.data() && weights.dtype() == DType::native && weights.stride(2) == problem.kv_len &&
+                        weights.stride(3) == 1;
   workers.run(problem.batch * problem.heads, [&](Index task, int worker) {
     const Index b = task / problem.heads, h = task % problem.heads, kvh = problem.kv_head(h);
     Room& room = rooms[static_cast<std::size_t>(worker)];
