@@ -184,7 +184,7 @@ class KvCache {
   /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()),
   /// and everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
   /// appended token; it may be empty. Keys are not rotated, because the position of a node is that of its row after the
-  /// call.
+  /// call. Each node must be a child of the one before it, which a cache cannot tell from positions alone.
   ///
   ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
   ///     … attention(q, cache, attn::tree(parents)) …
@@ -247,9 +247,13 @@ class KvCache {
 
  private:
   friend class detail::AppendUndo<KvCache>;
-  const std::vector<Index>& marks() const { return lengths_; }
-  void restore(const std::vector<Index>& lengths) noexcept {
-    for (Index s = 0; s < config_.batch; ++s) truncate(s, lengths[at(s)]);
+  struct Marks {
+    std::vector<Index> lengths, appended;
+  };
+  Marks marks() const { return {lengths_, appended_}; }
+  void restore(const Marks& marks) noexcept {
+    for (Index s = 0; s < config_.batch; ++s) truncate(s, marks.lengths[at(s)]);
+    std::copy(marks.appended.begin(), marks.appended.end(), appended_.begin());
   }
 
   using Pages = detail::KvPages<T>;
@@ -323,7 +327,7 @@ class KvCache {
     });
     for (std::size_t i = 0; i < lens.size(); ++i) {
       lengths_[i] += lens[i];
-      appended_[i] = lens[i];
+      if (lens[i] > 0) appended_[i] = lens[i];
     }
   }
 

@@ -46,6 +46,7 @@ struct OpenStep {
   std::vector<Index> sequences, lens;
   std::vector<PageTables::Mark> marks;  // of the sequences before the step
   std::vector<bool> appended;           // for each layer, whether it has appended its tokens
+  bool has_positions;                   // whether step() was given the positions of its tokens
 };
 }  // namespace detail
 
@@ -71,10 +72,11 @@ class KvLayer;
 /// capacity`, each of up to `batch` sequences is contiguous in memory, as in a KvCache of that capacity.
 ///
 /// One step may be open at a time. Until it is committed, functions of KvCaches show the sequences without its tokens
-/// (except for free_pages() and table(), which show that their pages are taken), and calls that change sequences are
-/// refused. If a call throws, nothing has changed; release() and truncate() throw std::invalid_argument only.
-/// Concurrent calls that only read are safe. Copies are deep, without the tokens of an open step. While a step is open,
-/// the caches must not be moved, assigned to or destroyed; a moved-from object may only be assigned to or destroyed.
+/// (except for free_pages(), table() and positions of rows that do not count yet), and calls that change sequences are
+/// refused. If a call throws, nothing has changed, except that tokens that no query sees may have left a window;
+/// release() and truncate() throw std::invalid_argument only. Concurrent calls that only read are safe. Copies are
+/// deep, without the tokens of an open step. While a step is open, the caches must not be moved, assigned to or
+/// destroyed; a moved-from object may only be assigned to or destroyed.
 template <class T>
 class KvCaches {
  public:
@@ -82,7 +84,7 @@ class KvCaches {
 
   /// @throws std::invalid_argument unless all sizes are positive, and the ropes, if any, fit.
   explicit KvCaches(const KvCachesConfig& config)
-      : config_(checked(config)), tables_(config_.pages, config_.page_size) {
+      : config_(checked(config)), tables_(config_.pages, config_.page_size, config_.window, config_.sinks) {
     detail::check_cached<T>();
     storage_.reserve(static_cast<std::size_t>(config_.layers));
     for (Index layer = 0; layer < config_.layers; ++layer)
@@ -128,13 +130,13 @@ class KvCaches {
 
   /// Removes tokens begin … end - 1 of a sequence in all layers; see PagedKvCache::drop().
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
-    keep(unopened("drop"), sequence, detail::rows_beside(begin, end, sequence, length(sequence)),
-         options.keep_positions);
+    unopened("drop").check_nothing_has_left("drop", sequence);
+    keep(tables_, sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
   }
   /// Keeps only the given rows of a sequence in all layers; see PagedKvCache::retain().
   void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
-    keep(unopened("retain"), sequence, detail::listed_rows(rows.values, sequence, length(sequence)),
-         options.keep_positions);
+    unopened("retain").check_nothing_has_left("retain", sequence);
+    keep(tables_, sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
   }
   /// Keeps one path of the tree of drafts that the last step appended to a sequence, in all layers; see
   /// PagedKvCache::accept().
@@ -160,10 +162,15 @@ class KvCaches {
   /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
   /// Returns how many free pages a step of `tokens` tokens would take, including the copy of a shared page.
-  Index pages_needed(Index sequence, Index tokens) const { return tables_.pages_needed(sequence, tokens); }
+  /// @throws std::invalid_argument if a step is open.
+  Index pages_needed(Index sequence, Index tokens) const {
+    if (open_) refuse_while_open("pages_needed");
+    return tables_.pages_needed(sequence, tokens);
+  }
 
   /// Begins a step that appends `tokens` tokens to each of the sequences, in all layers. It takes the pages of all
-  /// layers at once. Positions of the options are those of the tokens in all layers with a rope, as for a PagedKvCache.
+  /// layers at once. Positions of the options are those of the tokens in all layers with a rope, as for a PagedKvCache;
+  /// if there are none, those count that the first such layer appends with.
   /// @throws OutOfPages if there are too few free pages; std::invalid_argument if a step is open, a sequence does not
   /// exist or appears twice, or positions do not fit.
   template <std::integral N>
@@ -350,24 +357,31 @@ class KvLayer {
                       step.sequences[i], ", but layer ", layer_, " got ", lens[i]);
     detail::require(!marks(), "append: layer ", layer_, " has appended the tokens of this step already");
     const Rope* const rope = KvCaches<T>::rope_of(c, layer_);
-    check_positions(
-        detail::checked_positions(options.positions.values, k.dim(2), packed ? 1 : k.dim(0), packed, rope != nullptr));
+    const std::vector<Index> positions =
+        detail::checked_positions(options.positions.values, k.dim(2), packed ? 1 : k.dim(0), packed, rope != nullptr);
+    if (rope) decide_positions(positions);
     typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), c.head_dim, c.v_dim, rope);
     detail::write_tokens(caches_->storage_[static_cast<std::size_t>(layer_)], writer, k, v, caches_->tables_,
                          step.sequences, lens, packed);
     restore(true);
   }
 
-  /// Positions given to a layer must be those of the step.
-  void check_positions(const std::vector<Index>& given) const {
+  /// The positions of a step's tokens are those that step() was given, or else those of the first layer with a rope.
+  /// All other layers must agree; no positions mean that none are given anew.
+  void decide_positions(const std::vector<Index>& given) {
     const detail::OpenStep& step = caches_->opened(step_);
+    bool are_decided = step.has_positions;
+    for (Index l = 0; l < caches_->layers(); ++l)
+      are_decided |=
+          step.appended[static_cast<std::size_t>(l)] && KvCaches<T>::rope_of(caches_->config(), l) != nullptr;
+    if (!are_decided) return caches_->tables_.reposition(step.sequences, step.lens, given);
     auto next = given.begin();
     for (std::size_t i = 0; i < step.sequences.size() && !given.empty(); ++i) {
       const auto& s = caches_->tables_.of(step.sequences[i]);
       for (Index row = s.length; row < s.length + step.lens[i]; ++row, ++next)
         detail::require(*next == s.positions.rows()(row), "append: layer ", layer_, " got position ", *next,
                         " for token ", row - s.length, " of sequence ", step.sequences[i], ", which has position ",
-                        s.positions.rows()(row), " in the step; give the positions to step(): {.positions = …}");
+                        s.positions.rows()(row), " in this step; positions are the same in all layers");
     }
   }
 
@@ -423,7 +437,7 @@ class [[nodiscard]] KvStep {
 template <class T>
 KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const AppendOptions& options, bool packed) {
   detail::OpenStep step{
-      std::move(given_sequences.values).to_vector(), std::move(given_lens.values).to_vector(), {}, {}};
+      std::move(given_sequences.values).to_vector(), std::move(given_lens.values).to_vector(), {}, {}, false};
   const Index count = static_cast<Index>(step.sequences.size()), given = static_cast<Index>(step.lens.size());
   unopened("step");
   detail::require(given == count, "step: got ", given, " lengths for ", count, " sequences");
@@ -436,8 +450,9 @@ KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const A
   }
   const std::vector<Index> positions = detail::checked_positions(
       options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count, packed, has_rope());
-  detail::slide_windows(std::span(storage_), tables_, step.sequences, config_.window, config_.sinks, ropes());
+  detail::slide_windows(std::span(storage_), tables_, step.sequences, ropes());
   step.marks = tables_.marks(step.sequences);
+  step.has_positions = !positions.empty();
   step.appended.assign(storage_.size(), false);
   tables_.take(step.sequences, step.lens, positions, [&](Index page, Index copy, Index tokens) {
     for (detail::KvPages<T>& layer : storage_) layer.copy_page(layer, page, copy, tokens);

@@ -26,12 +26,16 @@ struct PagedKvCacheConfig {
   Index head_dim = 0;                       ///< features of a key; required
   Index v_dim = 0;                          ///< features of a value; 0: head_dim
   std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
-  /// If positive, sequences have a window of this many tokens: an append first drops older tokens, in whole pages, that
-  /// no later token sees under sliding_window(window - 1). Pass that mask, too, unless there are sinks. A page's rest of
-  /// older tokens, and those of a longer append, remain until later, so feed long prompts in chunks.
+  /// If positive, sequences have a window of this many tokens: an append first drops, in whole pages, tokens that
+  /// neither the last token nor a later one sees under sliding_window(window - 1). Pass that mask, too, unless there
+  /// are sinks. Older tokens in a page that is still needed remain, as do those of a longer append, so feed long
+  /// prompts in chunks: a sequence takes up to (sinks + window + page_size - 1 + chunk) / page_size pages, rounded up.
   Index window = 0;
   /// With a window: how many of the first tokens stay in addition (StreamingLLM: Xiao et al. 2024, section 3.2). Later
-  /// tokens then move up, as drop() describes, so that positions never exceed the number of tokens held.
+  /// tokens then move up, as drop() describes, so that positions never exceed the number of tokens held. Their keys are
+  /// rotated, and rounded, once for each page that leaves, window / page_size times in all. 16-bit and 8-bit keys need
+  /// few of these: with a window of 1,024, the oldest bfloat16 keys were 4 % off with pages of 16, and 0.8 % with pages
+  /// of 64.
   Index sinks = 0;
 };
 
@@ -59,8 +63,9 @@ inline namespace ATTN_BUILT_FOR {
 ///     cache.release(a);
 ///
 /// T may be any element type of KvCache. The constructor allocates the memory of all pages. If a call throws, the cache
-/// is unchanged, except that tokens may have left a window; release() and truncate() throw for invalid arguments only.
-/// Concurrent calls that only read are safe. Copies are deep; a moved-from cache may only be assigned to or destroyed.
+/// is unchanged, except that tokens that no query sees may have left a window; release() and truncate() throw for
+/// invalid arguments only. Concurrent calls that only read are safe. Copies are deep; a moved-from cache may only be
+/// assigned to or destroyed.
 template <class T>
 class PagedKvCache {
  public:
@@ -70,7 +75,7 @@ class PagedKvCache {
   explicit PagedKvCache(const PagedKvCacheConfig& config)
       : config_(checked(config)),
         storage_(config_.pages, config_.kv_heads, config_.page_size, config_.head_dim, config_.v_dim),
-        tables_(config_.pages, config_.page_size) {
+        tables_(config_.pages, config_.page_size, config_.window, config_.sinks) {
     detail::check_cached<T>();
   }
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
@@ -124,6 +129,7 @@ class PagedKvCache {
   /// @throws std::invalid_argument unless 0 <= begin <= end <= length; OutOfPages if copies of
   /// shared pages need more pages than are free. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
+    tables_.check_nothing_has_left("drop", sequence);
     keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
   }
 
@@ -133,13 +139,14 @@ class PagedKvCache {
   /// @throws std::invalid_argument unless rows increase and exist; OutOfPages if copies of
   /// shared pages need more pages than are free. The cache is then unchanged.
   void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
+    tables_.check_nothing_has_left("retain", sequence);
     keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
   }
 
   /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()),
   /// and everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
   /// appended token; it may be empty. Keys are not rotated, because the position of a node is that of its row after the
-  /// call.
+  /// call. Each node must be a child of the one before it, which a cache cannot tell from positions alone.
   ///
   ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
   ///     … attention(q, cache.view({sequence}), attn::tree(parents)) …
@@ -254,7 +261,7 @@ class PagedKvCache {
     return tables_.marks(sequences);
   }
   void slide(std::span<const Index> sequences) {
-    detail::slide_windows(std::span(&storage_, 1), tables_, sequences, config_.window, config_.sinks, rope_of());
+    detail::slide_windows(std::span(&storage_, 1), tables_, sequences, rope_of());
   }
   auto rope_of() const {
     return [this](std::size_t) { return config_.rope ? &*config_.rope : nullptr; };

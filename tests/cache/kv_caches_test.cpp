@@ -273,10 +273,10 @@ class Decoder {
     for (const auto& layer : layers_) add(x, layer(x, x, x, causal(), options).out);
     return x;
   }
-  template <class S>
+  template <class S, class M = decltype(causal())>
   Tensor<float, 3> next(Tensor<float, 3> x, const KvStep<S>& step, const std::vector<Index>& lens,
-                        const MultiHeadOptions& options) const {
-    for (Index l = 0; l < 3; ++l) add(x, layer(l)(ragged(x, lens), step.layer(l), causal(), options).out);
+                        const MultiHeadOptions& options, const M& mods = causal()) const {
+    for (Index l = 0; l < 3; ++l) add(x, layer(l)(ragged(x, lens), step.layer(l), mods, options).out);
     return x;
   }
   static Tensor<float, 3> tokens(Index count, std::uint64_t seed) {
@@ -443,6 +443,42 @@ TEST_F(SmallCaches, AreUnchangedWhenMemoryRunsOut) {
   EXPECT_EQ(caches_.length(0), 10);
   EXPECT_FALSE(runs_out(0, [&] { caches_.release(0), caches_.truncate(1, 2); }));
   EXPECT_EQ(caches_.free_pages(), 5);
+}
+
+/// The layers give the nodes of a tree their positions, and accept() keeps one path in all of them.
+TEST(KvCachesOfADecoder, VerifiesTrees) {
+  const Decoder decoder;
+  for (const Index window : {0, 8}) {
+    KvCachesConfig sizes = decoder.make_caches(30, 4).config();
+    sizes.window = window;
+    sizes.sinks = window > 0 ? 2 : 0;
+    KvCaches<float> caches(sizes), plain(sizes);
+    const Index a = caches.add(), b = plain.add();
+    const auto feed = [&](KvCaches<float>& to, Index sequence, const Tensor<float, 3>& x) {
+      auto step = to.step({sequence}, x.dim(1));
+      const auto y = decoder.next(x, step, {x.dim(1)}, {});
+      step.commit();
+      return y;
+    };
+    const auto expect_same = [](const Tensor<float, 3>& got, Index row, const Tensor<float, 3>& want) {
+      for (Index f = 0; f < Decoder::kEmbed; ++f) ASSERT_NEAR(got(0, row, f), want(0, 0, f), 2e-5) << "row " << row;
+    };
+    for (Index round = 0; round < 6; ++round) {
+      const auto seed = static_cast<std::uint64_t>(round);
+      const auto token = Decoder::tokens(1, 50 + seed), drafts = Decoder::tokens(4, 70 + seed);
+      expect_same(feed(caches, a, token), 0, feed(plain, b, token));
+      auto step = caches.step({a}, 4);
+      const auto y = decoder.next(drafts, step, {4}, {}, tree({-1, 0, 0, 2}));
+      step.commit();
+      caches.accept(a, {0, 2, 3});
+      if (window > 0) {  // windows slide when tokens are appended, so three appends may drop others than one does
+        plain.truncate(b, 0);
+        caches.truncate(a, 0);
+        continue;
+      }
+      for (const Index node : {0, 2, 3}) expect_same(y, node, feed(plain, b, Decoder::rows(drafts, node, node + 1)));
+    }
+  }
 }
 
 }  // namespace

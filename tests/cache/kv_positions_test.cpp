@@ -229,6 +229,43 @@ TEST(KvTree, AcceptRefusesWhatIsNoPath) {
   expect_refused("accepted already", {"0 nodes"}, [&] { cache.accept(0, {0}); });
 }
 
+// Appends to other sequences, and calls that fail, do not forget which rows the drafts are.
+TEST(KvTree, AcceptKnowsTheLastAppendToItsSequence) {
+  const Rope rope({.head_dim = 8});
+  const auto check = [](auto& cache, Index a, Index b, const auto& both) {
+    append(cache, a, drawn(9, 1));
+    append(cache, b, drawn(4, 1));
+    append(cache, a, drawn(7, 2), {.positions = tree_positions(kParents, 9)});
+    append(cache, b, drawn(3, 3));
+    both(drawn(1, 4));
+    cache.accept(a, {0, 2, 5});
+    EXPECT_EQ(cache.length(a), 12);
+  };
+  auto cache = cache_with(rope, 2);
+  check(cache, 0, 1, [&](const Tokens& t) {
+    Drawn given(t);
+    cache.append(given.k(), given.v(), {0, 1});
+  });
+  auto pages = pages_with(rope);
+  const Index a = pages.add(), b = pages.add();
+  check(pages, a, b, [&](const Tokens& t) {
+    Drawn given(t);
+    pages.append({a, b}, given.k(), given.v(), {0, 1});
+  });
+
+  MultiHeadAttention<float> mha({.embed_dim = 8, .heads = 1});
+  auto drafts = mha.make_cache();
+  const Tensor<float, 3> x({1, 3, 8});
+  mha(x, drafts, tree({-1, 0, 0}));
+  const auto throws = score_mod([](auto s, const Position&) {
+    if constexpr (std::is_arithmetic_v<decltype(s)>) throw std::runtime_error("no");
+    return s;
+  });
+  EXPECT_THROW(mha(x, drafts, throws), std::runtime_error);
+  drafts.accept(0, {0, 2});
+  EXPECT_EQ(drafts.length(0), 2);
+}
+
 TEST(KvDrop, RefusesWrongRows) {
   auto cache = cache_with(Rope({.head_dim = 8}));
   append(cache, 0, drawn(9, 1));
@@ -239,7 +276,7 @@ TEST(KvDrop, RefusesWrongRows) {
   refused("end", {"0..9", "2 and 10"}, [&] { cache.drop(0, 2, 10); });
   refused("begin", {"-1 and 3"}, [&] { cache.drop(0, -1, 3); });
   refused("order", {"4 and 3"}, [&] { cache.drop(0, 4, 3); });
-  refused("no such row", {"rows[1]", "0..8", "is 9"}, [&] { cache.retain(0, {2, 9}); });
+  refused("no such row", {"rows[1] is 9", "has 9 rows"}, [&] { cache.retain(0, {2, 9}); });
   refused("not increasing", {"rows[2] is 4 after 4"}, [&] { cache.retain(0, {2, 4, 4}); });
   refused("no sequence", {"2"}, [&] { cache.drop(2, 0, 1); });
   auto pages = pages_with({});

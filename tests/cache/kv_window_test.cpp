@@ -76,8 +76,8 @@ TEST(KvWindow, GivesWhatACacheOfAllTokensGivesUnderTheMask) {
         cache.append(a, p.k, p.v);
         all.append(p.k, p.v);
         first += count;
-        EXPECT_LE(cache.length(a), window - 1 + page_size - 1 + count);
-        EXPECT_GE(cache.length(a), std::min(first, window - 1 + count));
+        EXPECT_LE(cache.length(a), window + page_size - 1 + count);
+        EXPECT_GE(cache.length(a), std::min(first, window + count));
         EXPECT_EQ(cache.offset(a) + cache.length(a), first);
         EXPECT_EQ(cache.position(a, 0), cache.offset(a));
         EXPECT_EQ(cache.pages() - cache.free_pages(), (cache.length(a) + page_size - 1) / page_size);
@@ -88,8 +88,17 @@ TEST(KvWindow, GivesWhatACacheOfAllTokensGivesUnderTheMask) {
         const auto bits = attention(p.q, cache.view({a}), mods, same).out, of_all = attention(p.q, all, mods, same).out;
         ASSERT_TRUE(std::equal(bits.data(), bits.data() + bits.size(), of_all.data()));
       }
-      cache.truncate(a, 0);
-      EXPECT_EQ(cache.position(a, 0), cache.offset(a));
+      // Drafts may be taken back, but not tokens whose predecessors have left.
+      const Index held = cache.length(a);
+      cache.truncate(a, window);
+      const Index last = tokens - held + window - 1;
+      expect_near(attention(s.part(last, 1).q, cache.view({a}), mods).out,
+                  attention(s.part(last, 1).q, all, mods, {.q_offset = last}).out, 2e-6f);
+      const Said said{"length must be in " + std::to_string(window), "left its window", std::to_string(window - 1)};
+      expect_refused("truncate", said, [&] { cache.truncate(a, window - 1); });
+      expect_refused("fork", said, [&] { cache.fork(a, window - 1); });
+      expect_refused("drop", {"drop", "left its window"}, [&] { cache.drop(a, 0, 1); });
+      expect_refused("retain", {"retain", "left its window"}, [&] { cache.retain(a, {0}); });
     }
 }
 
@@ -109,12 +118,12 @@ TEST(KvWindow, WithSinksGivesAttentionOverTheTokensThatStay) {
         for (Index first = 0; first < tokens;) {
           const Index count = std::min(random.integer(1, 9), tokens - first);
           const Part p = s.part(first, count);
-          const Index over = static_cast<Index>(held.size()) - sinks - (window - 1);
+          const Index over = static_cast<Index>(held.size()) - sinks - window;
           if (over >= page_size) held.erase(held.begin() + sinks, held.begin() + sinks + over / page_size * page_size);
           cache.append(a, p.k, p.v);
           for (Index i = 0; i < count; ++i) held.push_back(first++);
           ASSERT_EQ(cache.length(a), static_cast<Index>(held.size()));
-          ASSERT_LE(cache.length(a), sinks + window - 1 + page_size - 1 + count);
+          ASSERT_LE(cache.length(a), sinks + window + page_size - 1 + count);
           EXPECT_EQ(cache.offset(a), 0);
           Tensor<float, 4> k({1, kKvHeads, cache.length(a), kDim}), v({1, kKvHeads, cache.length(a), kVDim});
           for (Index h = 0; h < kKvHeads; ++h)
@@ -140,9 +149,9 @@ TEST(KvWindow, HoldsAnyNumberOfTokensInItsPages) {
     cache.append(a, p.k, p.v);
     with_sinks.append(b, p.k, p.v);
   }
-  EXPECT_LE(cache.length(a), window + page_size - 1);
+  EXPECT_LE(cache.length(a), window + page_size);
   EXPECT_EQ(cache.position(a, cache.length(a)), 20000);
-  EXPECT_LE(with_sinks.length(b), 4 + window + page_size - 1);
+  EXPECT_LE(with_sinks.length(b), 4 + window + page_size);
   EXPECT_EQ(with_sinks.position(b, with_sinks.length(b)), with_sinks.length(b));
 }
 
@@ -231,6 +240,54 @@ TEST(KvWindow, KeepsTheTokensOfForks) {
   }
 }
 
+// A call that is refused, or a step that is abandoned, changes no result under the mask of the window.
+TEST(KvWindow, TokensThatLeaveAreSeenByNoQuery) {
+  KvCaches<float> caches({.layers = 1,
+                          .kv_heads = kKvHeads,
+                          .head_dim = kDim,
+                          .v_dim = kVDim,
+                          .pages = 6,
+                          .page_size = 4,
+                          .rope = kRope,
+                          .window = 9});
+  const Index a = caches.add();
+  const Sequence s(40, 8);
+  for (Index i = 0; i < 40; ++i) {
+    const auto last = [&] { return attention(s.part(i, 1).q, caches.view(0, {a}), causal() | sliding_window(8)).out; };
+    {
+      auto step = caches.step({a}, 1);
+      step.layer(0).append(s.part(i, 1).k, s.part(i, 1).v);
+      step.commit();
+    }
+    const auto before = last();
+    EXPECT_THROW((void)caches.step({a}, 50), OutOfPages);
+    expect_near(last(), before, 2e-6f);
+    expect_refused("twice", {"twice"}, [&] { (void)caches.step({a, a}, 1); });
+    { const auto step = caches.step({a}, 2); }
+    expect_near(last(), before, 2e-6f);
+  }
+}
+
+TEST(KvWindow, PagesNeededCountsWhatLeaves) {
+  for (const Index sinks : {0, 2})
+    for (const bool shared : {false, true}) {
+      PagedKvCache<float> cache(config(4, 9, sinks, kRope, 30));
+      const Index a = cache.add();
+      const Sequence s(60, 2);
+      Index fork = -1;
+      for (Index first = 0; first < 50;) {
+        if (shared && first % 3 == 0) {
+          if (fork >= 0) cache.release(fork);
+          fork = cache.fork(a);
+        }
+        const Index count = 1 + first % 5, free = cache.free_pages(), needed = cache.pages_needed(a, count);
+        cache.append(a, s.part(first, count).k, s.part(first, count).v);
+        ASSERT_EQ(std::max<Index>(free - cache.free_pages(), 0), needed) << "first " << first << ", sinks " << sinks;
+        first += count;
+      }
+    }
+}
+
 // A tree of drafts at positions far beyond the rows.
 TEST(KvWindow, TakesTreesOfDrafts) {
   KvCaches<float> caches({.layers = 1,
@@ -250,6 +307,13 @@ TEST(KvWindow, TakesTreesOfDrafts) {
   };
   for (Index i = 0; i < 50; ++i) feed(i, 1);
   const std::vector<Index> parents{-1, 0, 0, 2};
+  {  // the first layer may give the positions, and another one if that failed
+    auto step = caches.step({a}, 4);
+    const Part p = s.part(50, 4);
+    step.layer(0).append(p.k, p.v, {.positions = tree_positions(parents, 50)});
+    EXPECT_EQ(caches.position(a, caches.length(a) + 2), 51);
+  }
+  EXPECT_EQ(caches.position(a, caches.length(a) + 2), 52);
   feed(50, 4, {.positions = tree_positions(parents, 50)});
   const auto drafts = attention(s.part(50, 4).q, caches.view(0, {a}), tree(parents) | sliding_window(11)).out;
   EXPECT_EQ(caches.position(a, caches.length(a) - 1), 52);

@@ -69,8 +69,13 @@ class PageTables {
     Index appended;
   };
 
-  PageTables(Index pages, Index page_size)
-      : page_size_(page_size), users_(static_cast<std::size_t>(pages), 0), free_(pages) {}
+  /// `window` and `sinks`: see PagedKvCacheConfig.
+  PageTables(Index pages, Index page_size, Index window, Index sinks)
+      : page_size_(page_size),
+        window_(window),
+        sinks_(sinks),
+        users_(static_cast<std::size_t>(pages), 0),
+        free_(pages) {}
 
   Index pages() const { return static_cast<Index>(users_.size()); }
   Index free_pages() const { return free_.size(); }
@@ -92,6 +97,7 @@ class PageTables {
     Sequence copy = of(sequence);
     if (length) {
       check_length("fork", sequence, *length);
+      check_window("fork", sequence, *length);
       cut(copy, *length);
       copy.pages.resize(static_cast<std::size_t>(pages_for(*length)));
     }
@@ -100,12 +106,22 @@ class PageTables {
     return next_++;
   }
   void release(Index sequence) {
-    truncate(sequence, 0);
+    of(sequence);
+    shorten(at(sequence), 0);
     sequences_.erase(sequence);
   }
   void truncate(Index sequence, Index length) {
     check_length("truncate", sequence, length);
+    check_window("truncate", sequence, length);
     shorten(at(sequence), length);
+  }
+
+  /// Rejects calls of drop() and retain() after tokens have left a window without sinks: masks would see the others at
+  /// positions that these had.
+  void check_nothing_has_left(const char* what, Index sequence) const {
+    const Index left = of(sequence).offset;
+    require(left == 0, what, ": ", left, " tokens of sequence ", sequence,
+            " have left its window, so that the positions of the others cannot change");
   }
 
   /// Returns how many free pages it takes to append lens[i] tokens to sequences[i], for all i. The sequences must be
@@ -124,11 +140,23 @@ class PageTables {
     return needed;
   }
 
-  /// The same for one sequence. @throws std::invalid_argument for a negative or overflowing number of tokens.
+  /// The same for one sequence whose window slides first, less the pages that this frees.
+  /// @throws std::invalid_argument for a negative or overflowing number of tokens.
   Index pages_needed(Index sequence, Index tokens) const {
     require(tokens >= 0 && tokens <= kLargestIndex, "pages_needed: tokens must be in 0..2^", kIndexBits, ", but is ",
             tokens);
-    return pages_needed({&sequence, 1}, {&tokens, 1});
+    Index needed = pages_needed({&sequence, 1}, {&tokens, 1});
+    const Index left = tokens > 0 ? beyond_window(sequence) / page_size_ : 0;
+    if (left == 0) return needed;
+    const Sequence& s = of(sequence);
+    for (std::size_t i = 0; i < s.pages.size(); ++i) {
+      const bool is_shared = users(s.pages[i]) > 1, is_counted = i + 1 == s.pages.size() && writes_to_last(s, tokens);
+      if (static_cast<Index>(i) < left)
+        needed -= is_shared ? 0 : 1;
+      else if (sinks_ > 0 && is_shared && !is_counted)
+        ++needed;  // keys are rotated in a copy
+    }
+    return std::max<Index>(needed, 0);
   }
 
   /// Gives each of sequences[i] the pages and positions of lens[i] more tokens, without increasing its length yet (see
@@ -166,12 +194,24 @@ class PageTables {
       take(s, lens[i], copy);
     }
   }
+  /// Replaces the positions of tokens whose pages were taken: `positions` is as for take(). If it throws, some
+  /// sequences have their new positions.
+  void reposition(std::span<const Index> sequences, std::span<const Index> lens, std::span<const Index> positions) {
+    const Index* next = positions.empty() ? nullptr : positions.data();
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& s = at(sequences[i]);
+      s.positions.truncate(s.length);
+      s.positions.reserve(s.length, lens[i], next);
+      s.positions.append(s.length, lens[i], next);
+      if (next) next += lens[i];
+    }
+  }
   /// Adds lens[i] tokens, whose pages were taken, to sequences[i].
   void lengthen(std::span<const Index> sequences, std::span<const Index> lens) {
     for (std::size_t i = 0; i < lens.size(); ++i) {
       Sequence& s = at(sequences[i]);
       s.length += lens[i];
-      s.appended = lens[i];
+      if (lens[i] > 0) s.appended = lens[i];
     }
   }
 
@@ -193,10 +233,12 @@ class PageTables {
     s.appended = 0;
   }
 
-  /// How many tokens of a sequence, in whole pages after the first `sinks`, are not among the last `window` tokens when
-  /// another one is appended.
-  Index beyond_window(Index sequence, Index window, Index sinks) const {
-    return std::max<Index>(of(sequence).length - sinks - (window - 1), 0) / page_size_ * page_size_;
+  Index sinks() const { return sinks_; }
+  /// How many tokens of a sequence have left its window, in whole pages: those that neither the last token nor a later
+  /// one sees.
+  Index beyond_window(Index sequence) const {
+    const Index tokens = of(sequence).length - sinks_ - window_;
+    return window_ == 0 ? 0 : std::max<Index>(tokens, 0) / page_size_ * page_size_;
   }
   /// Drops tokens at the front of a sequence, in whole pages. The others keep their positions.
   void drop_front(Index sequence, Index tokens) {
@@ -238,6 +280,12 @@ class PageTables {
     require(length >= 0 && length <= has, what, ": length must be in 0..", has, " (the tokens of sequence ", sequence,
             "), but is ", length);
   }
+  void check_window(const char* what, Index sequence, Index length) const {
+    const Sequence& s = of(sequence);
+    require(s.offset == 0 || length >= window_, what, ": length must be in ", window_, "..", s.length,
+            ", because tokens before the last ", s.length, " of sequence ", sequence, " have left its window, but is ",
+            length);
+  }
   Index pages_for(Index tokens) const { return ceil_div(tokens, page_size_); }
   /// Whether an append writes into a page that the sequence already has.
   bool writes_to_last(const Sequence& s, Index tokens) const { return tokens > 0 && s.length % page_size_ != 0; }
@@ -265,7 +313,6 @@ class PageTables {
     s.appended = std::max<Index>(s.appended - (s.length - length), 0);
     s.length = length;
     s.positions.truncate(length);
-    if (length == 0 && s.offset > 0) s.positions.append(0, s.offset);  // into memory that drop_front() left
   }
   /// Keeps the first `length` tokens of a sequence, and drops pages that hold none of them.
   void shorten(Sequence& s, Index length) {
@@ -274,7 +321,7 @@ class PageTables {
     for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
   }
 
-  Index page_size_;
+  Index page_size_, window_, sinks_;
   std::vector<Index> users_;  // number of tables that each page is in
   PageList free_;
   std::unordered_map<Index, Sequence> sequences_;

@@ -58,14 +58,15 @@ void keep_rows(std::span<KvPages<T>> storages, PageTables& tables, Index sequenc
   tables.adopt(sequence, std::move(plan));
 }
 
-/// Drops the tokens that have left the window of a cache, before tokens are appended to these sequences. Without sinks,
+/// Drops the tokens that have left the windows of these sequences, before tokens are appended to them. Without sinks,
 /// whole pages leave at the front and the others keep their positions. With sinks, positions count the tokens that are
 /// there, so that later keys are rotated.
 template <class T, class RopeOf>
-void slide_windows(std::span<KvPages<T>> storages, PageTables& tables, std::span<const Index> sequences, Index window,
-                   Index sinks, const RopeOf& rope_of) {
+void slide_windows(std::span<KvPages<T>> storages, PageTables& tables, std::span<const Index> sequences,
+                   const RopeOf& rope_of) {
+  const Index sinks = tables.sinks();
   for (const Index sequence : sequences) {
-    const Index tokens = window > 0 ? tables.beyond_window(sequence, window, sinks) : 0;
+    const Index tokens = tables.beyond_window(sequence);
     if (tokens > 0 && sinks == 0)
       tables.drop_front(sequence, tokens);
     else if (tokens > 0)
@@ -80,7 +81,7 @@ inline void check_window(const char* cache, Index window, Index sinks, Index pag
           " and sinks ", sinks, " must be in 0..2^", kIndexBits);
   require(window > 0 || sinks == 0, cache, ": there are ", sinks, " sinks, but no window");
   if (window == 0) return;
-  const Index needed = ceil_div(sinks + window + page_size - 1, page_size);
+  const Index needed = ceil_div(sinks + window + page_size, page_size);
   require(pages >= needed, cache, ": a window of ", window, " tokens after ", sinks, " sinks takes ", needed,
           " pages of ", page_size, " tokens, but there are only ", pages);
 }

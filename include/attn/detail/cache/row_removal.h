@@ -110,8 +110,8 @@ inline std::vector<Range> rows_beside(Index begin, Index end, Index sequence, In
 inline std::vector<Range> listed_rows(std::span<const Index> rows, Index sequence, Index length) {
   std::vector<Range> kept;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    require(rows[i] >= 0 && rows[i] < length, "retain: rows[", i, "] must be in 0..", length - 1,
-            " (the rows of sequence ", sequence, "), but is ", rows[i]);
+    require(rows[i] >= 0 && rows[i] < length, "retain: rows[", i, "] is ", rows[i], ", but sequence ", sequence,
+            " has ", length, " rows");
     require(i == 0 || rows[i] > rows[i - 1], "retain: rows must increase, but rows[", i, "] is ", rows[i], " after ",
             i == 0 ? 0 : rows[i - 1], "; sort them, each once");
     if (kept.empty() || kept.back().end < rows[i]) kept.push_back({rows[i], rows[i]});
@@ -138,7 +138,9 @@ inline std::vector<Range> rows_of_path(std::span<const Index> path, Index nodes,
       const Index first = context > 0 ? at(context - 1) + 1 : at(path[0]), wanted = first + static_cast<Index>(i);
       require(at(row) == wanted, "accept: path[", i, "], node ", path[i], ", is at position ", at(row),
               ", but in a path after this context it must be at position ", wanted,
-              "; append nodes with {.positions = attn::tree_positions(parents, ", first, ")}");
+              "; each node must be a child of the one before it, and nodes must be appended with {.positions = "
+              "attn::tree_positions(parents, ",
+              first, ")}");
     }
     if (kept.empty() || kept.back().end < row) kept.push_back({row, row});
     ++kept.back().end;

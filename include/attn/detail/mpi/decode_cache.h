@@ -139,6 +139,9 @@ class DecodeCall {
   void check(const Options& options) {
     Rows::check(query_, q_.shape(), kept_.size());
     check_q_offsets(options, kept_.size());
+    for (Index s = 0; s < kept_.size(); ++s)
+      require(kept_.offset(s) == 0, "attn::mpi: ", kept_.offset(s), " tokens of sequence ", s,
+              " have left the window of its cache, but ranks need all tokens of their layout");
     require(options.workspace.data() == nullptr,
             "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
             " bytes");
