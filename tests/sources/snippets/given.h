@@ -162,7 +162,15 @@ using Numbers = std::vector<attn::Index>;
 }  // namespace decoder_types
 
 namespace decoder_parts {
-attn::Tensor<float, 2> matrix(const char* name);
+using decoder_types::Matrix;
+struct Block {
+  attn::MultiHeadAttention<float> attention;
+  Eigen::RowVectorXf attention_norm, feed_forward_norm;
+  Matrix gate, up, down;
+};
+extern std::vector<Block> blocks;
+Matrix matrix(const char* name);
+Eigen::RowVectorXf vector(const char* name);
 }  // namespace decoder_parts
 
 namespace decoder_use {
@@ -177,7 +185,6 @@ extern const Numbers prompt;
 extern const attn::Index end;
 attn::Index length(const Numbers& text);
 attn::Index chosen(const Matrix& logits, attn::Index row);
-attn::Index another(const Matrix& logits, attn::Index row);
 }  // namespace decoder_use
 
 namespace trained_layer {
