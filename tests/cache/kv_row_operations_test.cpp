@@ -39,7 +39,80 @@ ModelRows remaining(const ModelRows& rows, const std::vector<bool>& kept, bool k
   return left;
 }
 
-template <class S, bool kPaged>
+/// KvCaches of two layers that get the same tokens, with the functions of a PagedKvCache. Now and then a step is
+/// abandoned first.
+template <class S>
+class TwoLayers {
+ public:
+  explicit TwoLayers(const KvCachesConfig& config) : caches_(config) {}
+
+  const KvCachesConfig& config() const { return caches_.config(); }
+  Index add() { return caches_.add(); }
+  Index fork(Index sequence, Index length) { return caches_.fork(sequence, length); }
+  void release(Index sequence) { caches_.release(sequence); }
+  void truncate(Index sequence, Index length) { caches_.truncate(sequence, length); }
+  void drop(Index sequence, Index begin, Index end, const DropOptions& options) {
+    caches_.drop(sequence, begin, end, options);
+  }
+  void retain(Index sequence, const Indices& rows, const DropOptions& options) {
+    caches_.retain(sequence, rows, options);
+  }
+  void accept(Index sequence, const Indices& path) { caches_.accept(sequence, path); }
+  Index length(Index sequence) const { return caches_.length(sequence); }
+  Index position(Index sequence, Index row) const { return caches_.position(sequence, row); }
+  auto table(Index sequence) const { return caches_.table(sequence); }
+  Index pages() const { return caches_.pages(); }
+  Index free_pages() const { return caches_.free_pages(); }
+  auto view(const std::vector<Index>& sequences) const { return caches_.view(1, sequences); }
+
+  template <class K, class V>
+  void append(Index sequence, const K& k, const V& v, const AppendOptions& options) {
+    append(std::vector<Index>{sequence}, k, v, options);
+  }
+  template <class K, class V>
+  void append(const std::vector<Index>& sequences, const K& k, const V& v, const AppendOptions& options) {
+    const Index count = attn::view(k).dim(2);
+    if (++appends_ % 5 == 0) {
+      const auto abandoned = caches_.step(sequences, count + 1);
+    }
+    append_to_layers(caches_.step(sequences, count, appends_ % 2 ? options : AppendOptions()),
+                     [&](auto layer) { layer.append(k, v, options); });
+  }
+  template <class K, class V>
+  void append(const std::vector<Index>& sequences, const K& k, const V& v, const std::vector<Index>& lens,
+              const AppendOptions& options) {
+    append_to_layers(caches_.step(sequences, lens, options), [&](auto layer) { layer.append(k, v, lens, options); });
+  }
+
+  /// The pages of a layer, as tokens_in_pages() reads them.
+  struct Layer {
+    const KvCaches<S>& caches;
+    Index layer;
+    const KvCachesConfig& config() const { return caches.config(); }
+    Index length(Index sequence) const { return caches.length(sequence); }
+    auto table(Index sequence) const { return caches.table(sequence); }
+    auto key_pages() const { return caches.key_pages(layer); }
+    auto value_pages() const { return caches.value_pages(layer); }
+    auto key_scales() const { return caches.key_scales(layer); }
+    auto value_scales() const { return caches.value_scales(layer); }
+  };
+  friend Tokens tokens_of(const TwoLayers& cache, Index sequence) {
+    return tokens_in_pages<S>(Layer{cache.caches_, sequence % 2}, sequence);
+  }
+
+ private:
+  template <class Append>
+  static void append_to_layers(KvStep<S> step, const Append& append) {
+    append(step.layer(1));
+    append(step.layer(0));
+    step.commit();
+  }
+
+  KvCaches<S> caches_;
+  Index appends_ = 0;
+};
+
+template <class S, int kKind>
 struct CacheOf {
   using Cache = KvCache<S>;
   static KvCache<S> make(const TokenSizes& s, Index, const Rope& rope) {
@@ -48,7 +121,7 @@ struct CacheOf {
   }
 };
 template <class S>
-struct CacheOf<S, true> {
+struct CacheOf<S, 1> {
   using Cache = PagedKvCache<S>;
   static PagedKvCache<S> make(const TokenSizes& s, Index page_size, const Rope& rope) {
     return PagedKvCache<S>({.pages = 110 / page_size + 4,
@@ -60,15 +133,32 @@ struct CacheOf<S, true> {
   }
 };
 
-template <class S, bool kPaged>
+template <class S>
+struct CacheOf<S, 2> {
+  using Cache = TwoLayers<S>;
+  static TwoLayers<S> make(const TokenSizes& s, Index page_size, const Rope& rope) {
+    return TwoLayers<S>({.layers = 2,
+                         .kv_heads = s.kv_heads,
+                         .head_dim = s.head_dim,
+                         .v_dim = s.v_dim,
+                         .pages = 110 / page_size + 4,
+                         .page_size = page_size,
+                         .rope = rope});
+  }
+};
+
+/// kKind: 0 for a KvCache, 1 for a PagedKvCache, 2 for KvCaches.
+template <class S, int kKind>
 class Trial {
+  static constexpr bool kPaged = kKind > 0;
+
  public:
   explicit Trial(std::uint64_t seed)
       : random_(seed),
         sizes_{random_.integer(1, 2), 2 * random_.integer(2, 21), random_.integer(1, 9)},
         page_size_(random_.pick(std::vector<Index>{1, 3, 16, 64})),
         rope_(drawn_rope()),
-        cache_(CacheOf<S, kPaged>::make(sizes_, page_size_, rope_)) {
+        cache_(CacheOf<S, kKind>::make(sizes_, page_size_, rope_)) {
     for (Index s = 0; s < 4; ++s) model_[kPaged ? add() : s];
   }
 
@@ -361,11 +451,11 @@ class Trial {
   TokenSizes sizes_;
   Index page_size_;
   Rope rope_;
-  typename CacheOf<S, kPaged>::Cache cache_;
+  typename CacheOf<S, kKind>::Cache cache_;
   std::map<Index, ModelRows> model_;
 };
 
-template <class S, bool kPaged>
+template <class S, int kKind>
 void run_trials() {
   Sample sample;
   std::cout << "seeds 1 to " << kSeeds << ", " << kOperations << " operations each" << sample.text() << "\n";
@@ -373,7 +463,7 @@ void run_trials() {
   for (std::uint64_t seed = 1; seed <= kSeeds && !::testing::Test::HasFailure(); ++seed) {
     if (!sample.takes_next()) continue;
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Trial<S, kPaged> trial(seed);
+    Trial<S, kKind> trial(seed);
     trial.run();
     refusals += trial.refusals;
     failed_allocations += trial.failed_allocations;
@@ -381,18 +471,20 @@ void run_trials() {
   }
   if (trials < kSeeds) return;
   EXPECT_GT(failed_allocations, memory_can_run_out() ? 100 : -1);
-  if (kPaged) {
+  if (kKind > 0) {
     EXPECT_GT(refusals, 100);
   }
   EXPECT_LT(refusals, trials * kOperations / 4);
 }
 
-TEST(KvRowOperations, Float) { run_trials<float, false>(); }
-TEST(KvRowOperations, Half) { run_trials<Eigen::half, false>(); }
-TEST(KvRowOperations, EightBits) { run_trials<std::int8_t, false>(); }
-TEST(KvRowOperations, PagesOfFloat) { run_trials<float, true>(); }
-TEST(KvRowOperations, PagesOfHalf) { run_trials<Eigen::half, true>(); }
-TEST(KvRowOperations, PagesOfEightBits) { run_trials<std::int8_t, true>(); }
+TEST(KvRowOperations, Float) { run_trials<float, 0>(); }
+TEST(KvRowOperations, Half) { run_trials<Eigen::half, 0>(); }
+TEST(KvRowOperations, EightBits) { run_trials<std::int8_t, 0>(); }
+TEST(KvRowOperations, PagesOfFloat) { run_trials<float, 1>(); }
+TEST(KvRowOperations, PagesOfHalf) { run_trials<Eigen::half, 1>(); }
+TEST(KvRowOperations, PagesOfEightBits) { run_trials<std::int8_t, 1>(); }
+TEST(KvRowOperations, LayersOfFloat) { run_trials<float, 2>(); }
+TEST(KvRowOperations, LayersOfEightBits) { run_trials<std::int8_t, 2>(); }
 
 }  // namespace
 }  // namespace attn::test

@@ -172,8 +172,8 @@ bool holds(const Cache& cache, const TensorView<const T, 4>& keys, const TensorV
 }
 
 /// The tokens of a sequence, read from its pages or from a KvCache.
-template <class S>
-Tokens tokens_of(const PagedKvCache<S>& cache, Index sequence) {
+template <class S, class Cache>
+Tokens tokens_in_pages(const Cache& cache, Index sequence) {
   const auto& c = cache.config();
   const auto number = [&](const auto& pages, const auto& scales, Index i, Index h, Index d) {
     const Index page = cache.table(sequence)[static_cast<std::size_t>(i / c.page_size)], row = i % c.page_size;
@@ -183,6 +183,10 @@ Tokens tokens_of(const PagedKvCache<S>& cache, Index sequence) {
       {c.kv_heads, c.head_dim, c.v_dim}, cache.length(sequence),
       [&](Index i, Index h, Index d) { return number(cache.key_pages(), cache.key_scales(), i, h, d); },
       [&](Index i, Index h, Index d) { return number(cache.value_pages(), cache.value_scales(), i, h, d); });
+}
+template <class S>
+Tokens tokens_of(const PagedKvCache<S>& cache, Index sequence) {
+  return tokens_in_pages<S>(cache, sequence);
 }
 template <class S>
 Tokens tokens_of(const KvCache<S>& cache, Index sequence) {
