@@ -223,7 +223,8 @@ class MultiHeadAttention {
   /// If one of the mods is tree(), the tokens are its nodes, and a rope rotates them by the position that follows the
   /// cache plus their depths. KvCache::accept() then keeps one path.
   ///
-  /// If the call throws, for any reason, the cache keeps the tokens that it had before.
+  /// If the call throws, for any reason, the cache keeps the tokens that it had before, except for those that have left
+  /// a window.
   /// @throws std::invalid_argument if sizes or ropes disagree; and whatever the cache's append() throws.
   template <class X, detail::KvSource Cache, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const X& x, Cache&& cache, const M& mods = {},
@@ -280,7 +281,7 @@ class MultiHeadAttention {
   }
 
   /// Projects tokens, which serve as both key and value input, and appends the resulting keys and values to the cache.
-  /// If the call throws, the cache is unchanged.
+  /// If the call throws, the cache is unchanged, except for tokens that have left a window.
   template <class X, detail::KvSource Cache>
   void append(const X& tokens, Cache&& cache, const Options& options = {}) const {
     static_assert(detail::check_appendable<T, X, Cache>());
