@@ -1,5 +1,5 @@
 // expect: attn: KvCaches hold the keys of several layers: pass step.layer(l) of caches.step({a, b}, tokens), or, to
-// only expect: read them, caches.view(l, {a, b})
+// expect: only read them, caches.view(l, {a, b})
 #include <attn/attn.h>
 
 int main() {
