@@ -73,7 +73,7 @@ class KvLayer;
 ///
 /// One step may be open at a time. Until it is committed, functions of KvCaches show the sequences without its tokens
 /// (except for free_pages(), table() and positions of rows that do not count yet), and calls that change sequences are
-/// refused. If a call throws, nothing has changed, except that tokens that no query sees may have left a window;
+/// refused. If a call throws, nothing has changed, except that windows may have slid;
 /// release() and truncate() throw std::invalid_argument only. Concurrent calls that only read are safe. Copies are
 /// deep, without the tokens of an open step. While a step is open, the caches must not be moved, assigned to or
 /// destroyed; a moved-from object may only be assigned to or destroyed.
@@ -142,11 +142,7 @@ class KvCaches {
   /// PagedKvCache::accept().
   void accept(Index sequence, const Indices& path) {
     detail::PageTables& tables = unopened("accept");
-    const auto& s = tables.of(sequence);
-    keep(tables, sequence,
-         detail::rows_of_path(path.values, s.appended, sequence, s.length,
-                              has_rope() ? std::optional(s.positions.rows()) : std::nullopt),
-         true);
+    keep(tables, sequence, tables.rows_of_path(sequence, path.values, has_rope()), true);
   }
 
   /// Whether there is a sequence with this number.

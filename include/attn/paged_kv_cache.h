@@ -63,7 +63,7 @@ inline namespace ATTN_BUILT_FOR {
 ///     cache.release(a);
 ///
 /// T may be any element type of KvCache. The constructor allocates the memory of all pages. If a call throws, the cache
-/// is unchanged, except that tokens that no query sees may have left a window; release() and truncate() throw for
+/// is unchanged, except that windows may have slid; release() and truncate() throw for
 /// invalid arguments only. Concurrent calls that only read are safe. Copies are deep; a moved-from cache may only be
 /// assigned to or destroyed.
 template <class T>
@@ -156,11 +156,7 @@ class PagedKvCache {
   /// position after the one before it; OutOfPages if copies of
   /// shared pages need more pages than are free. The cache is then unchanged.
   void accept(Index sequence, const Indices& path) {
-    const auto& s = tables_.of(sequence);
-    keep(sequence,
-         detail::rows_of_path(path.values, s.appended, sequence, s.length,
-                              config_.rope ? std::optional(s.positions.rows()) : std::nullopt),
-         true);
+    keep(sequence, tables_.rows_of_path(sequence, path.values, config_.rope.has_value()), true);
   }
 
   /// Whether there is a sequence with this number.

@@ -268,6 +268,34 @@ TEST(KvWindow, TokensThatLeaveAreSeenByNoQuery) {
   }
 }
 
+// A step that is abandoned lets a window slide over drafts that could still be accepted.
+TEST(KvWindow, AcceptKeepsAWindow) {
+  KvCaches<float> caches({.layers = 1,
+                          .kv_heads = kKvHeads,
+                          .head_dim = kDim,
+                          .v_dim = kVDim,
+                          .pages = 20,
+                          .page_size = 4,
+                          .rope = kRope,
+                          .window = 9});
+  const Sequence s(40, 8);
+  const auto feed = [&](Index a, Index first, Index count) {
+    auto step = caches.step({a}, count);
+    step.layer(0).append(s.part(first, count).k, s.part(first, count).v);
+    step.commit();
+  };
+  const Index a = caches.add(), b = caches.add();
+  feed(a, 0, 30);
+  feed(b, 0, 22);
+  feed(b, 22, 8);
+  { const auto step = caches.step({a, b}, 1); }
+  ASSERT_EQ(caches.length(a), 10);
+  expect_refused("nodes that have left", {"node 0", "0 nodes"}, [&] { caches.accept(a, {0}); });
+  expect_refused("too few tokens", {"accept", "9..10", "left its window", "is 3"}, [&] { caches.accept(b, {0}); });
+  caches.accept(b, {0, 1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(caches.length(b), 9);
+}
+
 TEST(KvWindow, PagesNeededCountsWhatLeaves) {
   for (const Index sinks : {0, 2})
     for (const bool shared : {false, true}) {

@@ -89,7 +89,6 @@ class KeyTurn {
     }
   }
 
-  Index positions() const { return positions_; }
   /// Rotates contiguous rows; see TurnKernels.
   void rotate(const T* from, T* to, Index rows, Index dim) const {
     rows_(from, to, rows, dim, cos_.data(), sin_.data(), pairs_);

@@ -106,7 +106,6 @@ class PageTables {
     return next_++;
   }
   void release(Index sequence) {
-    of(sequence);
     shorten(at(sequence), 0);
     sequences_.erase(sequence);
   }
@@ -215,6 +214,14 @@ class PageTables {
     }
   }
 
+  /// The rows that accept() keeps; see rows_of_path().
+  std::vector<Range> rows_of_path(Index sequence, std::span<const Index> path, bool has_rope) const {
+    const Sequence& s = of(sequence);
+    auto kept = detail::rows_of_path(path, s.appended, sequence, s.length,
+                                     has_rope ? std::optional(s.positions.rows()) : std::nullopt);
+    check_window("accept", sequence, s.length - s.appended + static_cast<Index>(path.size()));
+    return kept;
+  }
   /// Plans to keep only some rows of a sequence; see plan_removal(). More pages may be needed than are free.
   Removal plan(Index sequence, std::span<const Range> kept, bool turns) const {
     const Sequence& s = of(sequence);
@@ -248,7 +255,7 @@ class PageTables {
     std::for_each(s.pages.begin(), end, [this](Index page) { drop(page); });
     s.pages.erase(s.pages.begin(), end);
     s.length -= tokens;
-    s.appended = std::min(s.appended, s.length);
+    if (s.appended > s.length) s.appended = 0;
     s.offset += tokens;
   }
 
