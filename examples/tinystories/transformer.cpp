@@ -15,12 +15,13 @@ namespace {
 /// Contiguous sequences are pages of their whole capacity.
 attn::KvCachesConfig caches_of(const Config& config, const CacheOptions& options) {
   const Index page_size = options.paged ? options.page_size : options.capacity;
+  const auto pages_for = [&](Index tokens) { return (tokens + page_size - 1) / page_size; };
   // All networks of llama2.c use this rotary embedding.
   const attn::Rope rope({.head_dim = config.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
   return {.layers = config.n_layers,
           .kv_heads = config.n_kv_heads,
           .head_dim = config.head_dim(),
-          .pages = options.batch * ((options.capacity + page_size - 1) / page_size),
+          .pages = options.batch * (pages_for(options.capacity) + pages_for(options.sinks)),
           .page_size = page_size,
           .rope = rope,
           .window = options.window,

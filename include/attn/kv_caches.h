@@ -84,7 +84,8 @@ class KvCaches {
 
   /// @throws std::invalid_argument unless all sizes are positive, and the ropes, if any, fit.
   explicit KvCaches(const KvCachesConfig& config)
-      : config_(checked(config)), tables_(config_.pages, config_.page_size, config_.window, config_.sinks) {
+      : config_(checked(config)),
+        tables_(config_.pages, config_.page_size, config_.window, config_.sinks, has_rope(config_)) {
     detail::check_cached<T>();
     storage_.reserve(static_cast<std::size_t>(config_.layers));
     for (Index layer = 0; layer < config_.layers; ++layer)
@@ -142,7 +143,7 @@ class KvCaches {
   /// PagedKvCache::accept().
   void accept(Index sequence, const Indices& path) {
     detail::PageTables& tables = unopened("accept");
-    keep(tables, sequence, tables.rows_of_path(sequence, path.values, has_rope()), true);
+    keep(tables, sequence, tables.rows_of_path(sequence, path.values), true);
   }
 
   /// Whether there is a sequence with this number.
@@ -227,7 +228,7 @@ class KvCaches {
       if (const Rope* const rope = rope_of(c, layer))
         detail::require(rope->config().head_dim == c.head_dim, "KvCaches: head_dim is ", c.head_dim,
                         ", but the head_dim of the rope of layer ", layer, " is ", rope->config().head_dim);
-    detail::check_window("KvCaches", c.window, c.sinks, c.pages, c.page_size);
+    detail::check_window("KvCaches", c.window, c.sinks, c.pages, c.page_size, has_rope(c));
     return c;
   }
   static const Rope* rope_of(const KvCachesConfig& c, Index layer) {
@@ -235,21 +236,23 @@ class KvCaches {
     return rope ? &*rope : nullptr;
   }
 
+  static bool has_rope(const KvCachesConfig& c) {
+    return c.rope || std::any_of(c.ropes.begin(), c.ropes.end(),
+                                 [](const std::optional<Rope>& rope) { return rope.has_value(); });
+  }
+
   Index checked(Index layer) const {
     detail::require(layer >= 0 && layer < layers(), "KvCaches: layer ", layer, " is out of range; there are ", layers(),
                     " layers");
     return layer;
-  }
-  bool has_rope() const {
-    return config_.rope || std::any_of(config_.ropes.begin(), config_.ropes.end(),
-                                       [](const std::optional<Rope>& rope) { return rope.has_value(); });
   }
   const detail::KvPages<T>& of(Index layer) const { return storage_[static_cast<std::size_t>(checked(layer))]; }
   KvView<Computed> all_pages(Index layer) const { return of(layer).view(rope_of(config_, layer)); }
 
   KvStep<T> step(Indices sequences, Indices lens, const AppendOptions& options, bool packed);
   void keep(detail::PageTables& tables, Index sequence, const std::vector<Range>& kept, bool keep_positions) {
-    detail::keep_rows(std::span(storage_), tables, sequence, kept, !keep_positions, ropes());
+    detail::carry_out(tables.plan_kept(sequence, kept, !keep_positions), std::span(storage_), tables, sequence,
+                      ropes());
   }
   auto ropes() const {
     return [this](std::size_t layer) { return rope_of(config_, static_cast<Index>(layer)); };
@@ -444,8 +447,9 @@ KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const A
                     step.lens[i]);
     all += step.lens[i];
   }
-  const std::vector<Index> positions = detail::checked_positions(
-      options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count, packed, has_rope());
+  const std::vector<Index> positions =
+      detail::checked_positions(options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count,
+                                packed, has_rope(config_));
   detail::slide_windows(std::span(storage_), tables_, step.sequences, ropes());
   step.marks = tables_.marks(step.sequences);
   step.has_positions = !positions.empty();

@@ -29,13 +29,13 @@ struct PagedKvCacheConfig {
   /// If positive, sequences have a window of this many tokens: an append first drops, in whole pages, tokens that
   /// neither the last token nor a later one sees under sliding_window(window - 1). Pass that mask, too, unless there
   /// are sinks. Older tokens in a page that is still needed remain, as do those of a longer append, so feed long
-  /// prompts in chunks: a sequence takes up to (sinks + window + page_size - 1 + chunk) / page_size pages, rounded up.
+  /// prompts in chunks: a sequence takes up to (sinks + window + page_size - 1 + chunk) / page_size pages, rounded up,
+  /// and with a rope another sinks / page_size, rounded up.
   Index window = 0;
-  /// With a window: how many of the first tokens stay in addition (StreamingLLM: Xiao et al. 2024, section 3.2). Later
-  /// tokens then move up, as drop() describes, so that positions never exceed the number of tokens held. Their keys are
-  /// rotated, and rounded, once for each page that leaves, window / page_size times in all. 16-bit and 8-bit keys need
-  /// few of these: with a window of 1,024, the oldest bfloat16 keys were 4 % off with pages of 16, and 0.8 % with pages
-  /// of 64.
+  /// With a window: how many of the first tokens stay in addition (StreamingLLM: Xiao et al. 2024, section 3.2). Rows
+  /// after them move up, and mods see rows. With a rope, the sinks take the positions just before the window, which
+  /// keeps its own, so that distances never exceed the number of tokens held. Only the keys of the sinks are rotated,
+  /// each time from those that they had at first.
   Index sinks = 0;
 };
 
@@ -75,7 +75,7 @@ class PagedKvCache {
   explicit PagedKvCache(const PagedKvCacheConfig& config)
       : config_(checked(config)),
         storage_(config_.pages, config_.kv_heads, config_.page_size, config_.head_dim, config_.v_dim),
-        tables_(config_.pages, config_.page_size, config_.window, config_.sinks) {
+        tables_(config_.pages, config_.page_size, config_.window, config_.sinks, config_.rope.has_value()) {
     detail::check_cached<T>();
   }
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
@@ -156,7 +156,7 @@ class PagedKvCache {
   /// position after the one before it; OutOfPages if copies of
   /// shared pages need more pages than are free. The cache is then unchanged.
   void accept(Index sequence, const Indices& path) {
-    keep(sequence, tables_.rows_of_path(sequence, path.values, config_.rope.has_value()), true);
+    keep(sequence, tables_.rows_of_path(sequence, path.values), true);
   }
 
   /// Whether there is a sequence with this number.
@@ -274,7 +274,7 @@ class PagedKvCache {
                     c.head_dim == 0 ? "; head_dim has no default" : "");
     detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "PagedKvCache: head_dim is ", c.head_dim,
                     ", but the head_dim of its rope is ", c.rope ? c.rope->config().head_dim : 0);
-    detail::check_window("PagedKvCache", c.window, c.sinks, c.pages, c.page_size);
+    detail::check_window("PagedKvCache", c.window, c.sinks, c.pages, c.page_size, c.rope.has_value());
     return c;
   }
 
@@ -295,7 +295,8 @@ class PagedKvCache {
   }
 
   void keep(Index sequence, const std::vector<Range>& kept, bool keep_positions) {
-    detail::keep_rows(std::span(&storage_, 1), tables_, sequence, kept, !keep_positions, rope_of());
+    detail::carry_out(tables_.plan_kept(sequence, kept, !keep_positions), std::span(&storage_, 1), tables_, sequence,
+                      rope_of());
   }
 
   PagedKvCacheConfig config_;

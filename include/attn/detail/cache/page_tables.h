@@ -59,7 +59,18 @@ class PageTables {
     Index length = 0;
     SaidPositions positions;
     Index appended = 0;  ///< tokens of the last append, as far as they still are the last rows
-    Index offset = 0;    ///< position of row 0 for mods: the tokens that have left a window
+    Index offset = 0;    ///< position of row 0 for mods: the tokens that have left a window without sinks
+    /// Pages with the sinks at the positions that they had before a token left the window, if their keys are rotated.
+    std::vector<Index> sink_pages;
+    Index sink_turn = 0;  ///< positions by which the sinks have moved since
+  };
+
+  /// A sequence as it will be, and how to get there: rows move, `released` pages leave, and `taken` free pages enter.
+  struct Plan {
+    Sequence after;
+    std::vector<RowMove> moves;
+    std::vector<Index> released;
+    Index taken = 0;
   };
 
   /// State of a sequence before an append.
@@ -69,11 +80,12 @@ class PageTables {
     Index appended;
   };
 
-  /// `window` and `sinks`: see PagedKvCacheConfig.
-  PageTables(Index pages, Index page_size, Index window, Index sinks)
+  /// `window` and `sinks`: see PagedKvCacheConfig. `has_rope`: whether keys of any layer are rotated.
+  PageTables(Index pages, Index page_size, Index window, Index sinks, bool has_rope)
       : page_size_(page_size),
         window_(window),
         sinks_(sinks),
+        has_rope_(has_rope),
         users_(static_cast<std::size_t>(pages), 0),
         free_(pages) {}
 
@@ -103,6 +115,7 @@ class PageTables {
     }
     const auto& added = sequences_.emplace(next_, std::move(copy)).first->second;
     for (Index page : added.pages) ++users(page);
+    for (Index page : added.sink_pages) ++users(page);
     return next_++;
   }
   void release(Index sequence) {
@@ -145,16 +158,13 @@ class PageTables {
     require(tokens >= 0 && tokens <= kLargestIndex, "pages_needed: tokens must be in 0..2^", kIndexBits, ", but is ",
             tokens);
     Index needed = pages_needed({&sequence, 1}, {&tokens, 1});
-    const Index left = tokens > 0 ? beyond_window(sequence) / page_size_ : 0;
-    if (left == 0) return needed;
+    if (tokens == 0 || beyond_window(sequence) == 0) return needed;
     const Sequence& s = of(sequence);
-    for (std::size_t i = 0; i < s.pages.size(); ++i) {
-      const bool is_shared = users(s.pages[i]) > 1, is_counted = i + 1 == s.pages.size() && writes_to_last(s, tokens);
-      if (static_cast<Index>(i) < left)
-        needed -= is_shared ? 0 : 1;
-      else if (sinks_ > 0 && is_shared && !is_counted)
-        ++needed;  // keys are rotated in a copy
-    }
+    const Plan slide = plan_slide(sequence);
+    needed += slide.taken;
+    for (Index page : slide.released) needed -= users(page) == 1;
+    const bool copies_last = writes_to_last(s, tokens) && users(s.pages.back()) > 1;
+    if (copies_last && slide.after.pages.back() != s.pages.back()) --needed;  // the slide copies it already
     return std::max<Index>(needed, 0);
   }
 
@@ -215,48 +225,90 @@ class PageTables {
   }
 
   /// The rows that accept() keeps; see rows_of_path().
-  std::vector<Range> rows_of_path(Index sequence, std::span<const Index> path, bool has_rope) const {
+  std::vector<Range> rows_of_path(Index sequence, std::span<const Index> path) const {
     const Sequence& s = of(sequence);
     auto kept = detail::rows_of_path(path, s.appended, sequence, s.length,
-                                     has_rope ? std::optional(s.positions.rows()) : std::nullopt);
+                                     has_rope_ ? std::optional(s.positions.rows()) : std::nullopt);
     check_window("accept", sequence, s.length - s.appended + static_cast<Index>(path.size()));
     return kept;
   }
   /// Plans to keep only some rows of a sequence; see plan_removal(). More pages may be needed than are free.
-  Removal plan(Index sequence, std::span<const Range> kept, bool turns) const {
+  Plan plan_kept(Index sequence, std::span<const Range> kept, bool turns) const {
     const Sequence& s = of(sequence);
     Index taken = 0;
-    return plan_removal(s.pages, page_size_, s.positions.rows(), kept, turns,
-                        [&](Index page) { return users(page) > 1 ? free_.next(taken++) : page; });
-  }
-  /// Puts a plan into effect, after its moves were made; nothing else may have changed since.
-  void adopt(Index sequence, Removal&& plan) noexcept {
-    Sequence& s = at(sequence);
-    for (Index i = 0; i < plan.taken; ++i) take();
-    for (Index page : plan.released) drop(page);
-    s.pages = std::move(plan.pages);
-    s.positions = std::move(plan.positions);
-    s.length = plan.length;
-    s.appended = 0;
+    Removal removal = plan_removal(s.pages, page_size_, s.positions.rows(), kept, turns && has_rope_,
+                                   [&](Index page) { return users(page) > 1 ? free_.next(taken++) : page; });
+    Plan plan{{std::move(removal.pages), removal.length, std::move(removal.positions), 0, s.offset, {}, 0},
+              std::move(removal.moves),
+              std::move(removal.released),
+              removal.taken};
+    if (!kept.empty() && kept[0].begin == 0 && kept[0].end >= sinks_) {
+      plan.after.sink_pages = s.sink_pages;
+      plan.after.sink_turn = s.sink_turn;
+    } else {
+      plan.released.insert(plan.released.end(), s.sink_pages.begin(), s.sink_pages.end());
+    }
+    return plan;
   }
 
-  Index sinks() const { return sinks_; }
   /// How many tokens of a sequence have left its window, in whole pages: those that neither the last token nor a later
   /// one sees.
   Index beyond_window(Index sequence) const {
     const Index tokens = of(sequence).length - sinks_ - window_;
     return window_ == 0 ? 0 : std::max<Index>(tokens, 0) / page_size_ * page_size_;
   }
-  /// Drops tokens at the front of a sequence, in whole pages. The others keep their positions.
-  void drop_front(Index sequence, Index tokens) {
-    Sequence& s = at(sequence);
-    s.positions.drop_front(tokens);  // allocates, so it comes first
-    const auto end = s.pages.begin() + static_cast<std::ptrdiff_t>(tokens / page_size_);
-    std::for_each(s.pages.begin(), end, [this](Index page) { drop(page); });
-    s.pages.erase(s.pages.begin(), end);
-    s.length -= tokens;
-    if (s.appended > s.length) s.appended = 0;
-    s.offset += tokens;
+  /// Plans to remove the tokens that have left the window of a sequence, in whole pages. Later tokens keep their
+  /// positions, so that their keys are not rotated, and with them their rows within pages. Sinks move up to them, into
+  /// the page of the first one if they do not fill pages. Their keys are rotated from the first positions they had,
+  /// lest they be rounded once per page; the pages that hold these are kept. More pages may be needed than are free.
+  Plan plan_slide(Index sequence) const {
+    const Sequence& s = of(sequence);
+    const RowPositions at = s.positions.rows();
+    const Index tokens = beyond_window(sequence), pages = ceil_div(sinks_, page_size_);
+    const auto table = s.pages.begin(), leaving = table + sinks_ / page_size_, later = leaving + tokens / page_size_;
+    Plan plan{{{table, leaving}, s.length - tokens, {}, s.appended, s.offset, s.sink_pages, s.sink_turn}, {}, {}, 0};
+    Sequence& after = plan.after;
+    after.pages.insert(after.pages.end(), later, s.pages.end());
+    if (after.appended > after.length) after.appended = 0;
+    if (sinks_ == 0) after.offset += tokens;
+
+    const Index turn = at(sinks_ + tokens) - at(sinks_);
+    for (Index row = 0; row < after.length; ++row)
+      after.positions.append(row, row < sinks_ ? at(row) + turn : at(row + tokens));
+    after.sink_turn += turn;
+
+    const bool keeps_sinks = has_rope_ && after.sink_pages.empty();
+    if (keeps_sinks) after.sink_pages.assign(table, table + pages);
+    plan.released.assign(keeps_sinks && leaving != table + pages ? leaving + 1 : leaving, later);
+    // Pages that leave are used before free ones.
+    const auto spare = [&] {
+      const auto own = std::find_if(plan.released.begin(), plan.released.end(), [&](Index p) { return users(p) == 1; });
+      if (own == plan.released.end()) return free_.next(plan.taken++);
+      const Index page = *own;
+      plan.released.erase(own);
+      return page;
+    };
+    for (Index i = 0; i < pages; ++i) {
+      const Index first = i * page_size_, count = std::min(page_size_, sinks_ - first);
+      const bool is_full = count == page_size_;
+      if (is_full && !has_rope_) continue;
+      Index& page = after.pages[static_cast<std::size_t>(i)];
+      const Index old = page;
+      if (users(old) > 1 || (is_full && keeps_sinks)) page = spare();
+      const Index from = has_rope_ ? after.sink_pages[static_cast<std::size_t>(i)] : *leaving;
+      plan.moves.push_back({from, 0, page, 0, count, has_rope_ ? after.sink_turn : 0});
+      if (page == old) continue;
+      const Index held = std::min(page_size_, after.length - first);
+      if (!is_full) plan.moves.push_back({old, count, page, count, held - count, 0});
+      if (!(is_full && keeps_sinks)) plan.released.push_back(old);
+    }
+    return plan;
+  }
+  /// Puts a plan into effect, after its moves were made; nothing else may have changed since.
+  void adopt(Index sequence, Plan&& plan) noexcept {
+    for (Index i = 0; i < plan.taken; ++i) take();
+    for (Index page : plan.released) drop(page);
+    at(sequence) = std::move(plan.after);
   }
 
   std::vector<Mark> marks(std::span<const Index> sequences) const {
@@ -316,19 +368,23 @@ class PageTables {
   void drop(Index page) {
     if (--users(page) == 0) free_.put(page);
   }
-  static void cut(Sequence& s, Index length) {
+  void cut(Sequence& s, Index length) const {
+    if (length < sinks_) s.sink_pages.clear();
     s.appended = std::max<Index>(s.appended - (s.length - length), 0);
     s.length = length;
     s.positions.truncate(length);
   }
   /// Keeps the first `length` tokens of a sequence, and drops pages that hold none of them.
   void shorten(Sequence& s, Index length) {
+    if (length < sinks_)
+      for (Index page : s.sink_pages) drop(page);
     cut(s, length);
     const auto keep = static_cast<std::size_t>(pages_for(length));
     for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
   }
 
   Index page_size_, window_, sinks_;
+  bool has_rope_;
   std::vector<Index> users_;  // number of tables that each page is in
   PageList free_;
   std::unordered_map<Index, Sequence> sequences_;

@@ -38,50 +38,37 @@ void write_tokens(KvPages<T>& storage, typename KvPages<T>::Writer& writer, cons
   }
 }
 
-/// Keeps only some rows of a sequence, in each of `storages`, which share the tables; see plan_removal(). rope_of(i) is
-/// the rope of storages[i], or null. If `turns`, keys of a storage with a rope are rotated to their new positions.
-/// @throws OutOfPages if shared pages have to be copied and too few are free. Nothing has changed then.
+/// Changes a sequence as planned, in each of `storages`, which share the tables. rope_of(i) is the rope of storages[i],
+/// or null.
+/// @throws OutOfPages if too few pages are free. Nothing has changed then.
 template <class T, class RopeOf>
-void keep_rows(std::span<KvPages<T>> storages, PageTables& tables, Index sequence, std::span<const Range> kept,
-               bool turns, const RopeOf& rope_of) {
-  bool has_rope = false;
-  std::vector<typename KvPages<T>::Mover> movers;
-  movers.reserve(storages.size());
-  for (std::size_t i = 0; i < storages.size(); ++i) {
-    const Rope* const rope = rope_of(i);
-    has_rope |= rope != nullptr;
-    movers.emplace_back(moving_family<T>(), storages[i].keys().numbers.dim(3), rope);
-  }
-  Removal plan = tables.plan(sequence, kept, turns && has_rope);
+void carry_out(PageTables::Plan&& plan, std::span<KvPages<T>> storages, PageTables& tables, Index sequence,
+               const RopeOf& rope_of) {
   if (plan.taken > tables.free_pages()) raise(OutOfPages(plan.taken, tables.free_pages(), tables.pages()));
-  for (std::size_t i = 0; i < storages.size(); ++i) storages[i].move(movers[i], plan.moves);
+  std::vector<typename KvPages<T>::Mover> movers;
+  if (!plan.moves.empty()) movers.reserve(storages.size());
+  for (std::size_t i = 0; !plan.moves.empty() && i < storages.size(); ++i)
+    movers.emplace_back(moving_family<T>(), storages[i].keys().numbers.dim(3), rope_of(i));
+  for (std::size_t i = 0; i < movers.size(); ++i) storages[i].move(movers[i], plan.moves);
   tables.adopt(sequence, std::move(plan));
 }
 
-/// Drops the tokens that have left the windows of these sequences, before tokens are appended to them. Without sinks,
-/// whole pages leave at the front and the others keep their positions. With sinks, positions count the tokens that are
-/// there, so that later keys are rotated.
+/// Drops the tokens that have left the windows of these sequences, before tokens are appended to them; see
+/// PageTables::plan_slide().
 template <class T, class RopeOf>
 void slide_windows(std::span<KvPages<T>> storages, PageTables& tables, std::span<const Index> sequences,
                    const RopeOf& rope_of) {
-  const Index sinks = tables.sinks();
-  for (const Index sequence : sequences) {
-    const Index tokens = tables.beyond_window(sequence);
-    if (tokens > 0 && sinks == 0)
-      tables.drop_front(sequence, tokens);
-    else if (tokens > 0)
-      keep_rows(storages, tables, sequence, rows_beside(sinks, sinks + tokens, sequence, tables.of(sequence).length),
-                true, rope_of);
-  }
+  for (const Index sequence : sequences)
+    if (tables.beyond_window(sequence) > 0) carry_out(tables.plan_slide(sequence), storages, tables, sequence, rope_of);
 }
 
 /// Checks the window and the sinks of a cache.
-inline void check_window(const char* cache, Index window, Index sinks, Index pages, Index page_size) {
+inline void check_window(const char* cache, Index window, Index sinks, Index pages, Index page_size, bool has_rope) {
   require(window >= 0 && sinks >= 0 && window <= kLargestIndex && sinks <= kLargestIndex, cache, ": window ", window,
           " and sinks ", sinks, " must be in 0..2^", kIndexBits);
   require(window > 0 || sinks == 0, cache, ": there are ", sinks, " sinks, but no window");
   if (window == 0) return;
-  const Index needed = ceil_div(sinks + window + page_size, page_size);
+  const Index needed = ceil_div(sinks + window + page_size, page_size) + (has_rope ? ceil_div(sinks, page_size) : 0);
   require(pages >= needed, cache, ": a window of ", window, " tokens after ", sinks, " sinks takes ", needed,
           " pages of ", page_size, " tokens, but there are only ", pages);
 }

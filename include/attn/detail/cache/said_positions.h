@@ -34,15 +34,6 @@ class SaidPositions {
     for (Index next = first_ + static_cast<Index>(said_.size()); next < row; ++next) said_.push_back(rows()(next));
     said_.push_back(position);
   }
-  /// Removes the first `count` rows; the others keep their positions.
-  void drop_front(Index count) {
-    const RowPositions before = rows();
-    std::vector<Index> rest;
-    for (Index row = count; row < std::max(first_ + static_cast<Index>(said_.size()), count + 1); ++row)
-      rest.push_back(before(row));
-    said_ = std::move(rest);
-    first_ = 0;
-  }
   void truncate(Index length) noexcept {
     const auto left = static_cast<std::size_t>(std::max<Index>(length - first_, 0));
     if (left < said_.size()) said_.erase(said_.begin() + static_cast<std::ptrdiff_t>(left), said_.end());
