@@ -184,6 +184,62 @@ TEST(KvWindow, RotatesOnlySinksAndNotTwice) {
     }
 }
 
+// Tokens after the sinks that are left become sinks, too, in all forks.
+TEST(KvWindow, SinksMayBeTakenBack) {
+  const Sequence s(200, 7);
+  const Index window = 20;
+  for (const Index page_size : {1, 4, 16})
+    for (const Index sinks : {3, 4, 9}) {
+      SCOPED_TRACE(::testing::Message() << "page_size " << page_size << ", sinks " << sinks);
+      PagedKvCache<float> cache(config(page_size, window, sinks, kRope));
+      std::vector<Index> held;  // the tokens of `a`, and of its forks
+      const auto feed = [&](Index sequence, Index first, Index tokens) {
+        for (Index i = first; i < first + tokens; ++i) {
+          const Index over = static_cast<Index>(held.size()) - sinks - window;
+          if (over >= page_size) held.erase(held.begin() + sinks, held.begin() + sinks + over / page_size * page_size);
+          cache.append(sequence, s.part(i, 1).k, s.part(i, 1).v);
+          held.push_back(i);
+        }
+      };
+      const auto expect_held = [&](Index sequence, Index token) {
+        const Index length = cache.length(sequence);
+        ASSERT_EQ(length, static_cast<Index>(held.size()));
+        Tensor<float, 4> k({1, kKvHeads, length, kDim}), v({1, kKvHeads, length, kVDim});
+        for (Index h = 0; h < kKvHeads; ++h)
+          for (Index row = 0; row < length; ++row) {
+            const Index from = held[static_cast<std::size_t>(row)];
+            for (Index d = 0; d < kDim; ++d) k(0, h, row, d) = s.k(0, h, from, d);
+            for (Index d = 0; d < kVDim; ++d) v(0, h, row, d) = s.v(0, h, from, d);
+          }
+        Tensor<float, 4> q = s.part(token, 1).q;
+        kRope.rotate(k, 0);
+        kRope.rotate(q, length - 1);
+        expect_near(attention(s.part(token, 1).q, cache.view({sequence}), causal()).out, naive_attention(q, k, v).out,
+                    3e-6f);
+      };
+      const Index a = cache.add();
+      feed(a, 0, 90);
+      const Index fork = cache.fork(a, 2);
+      const auto of_a = held;
+      held.resize(2);
+      for (const Index sequence : {fork, a}) {
+        if (sequence == a) {
+          held = of_a;
+          expect_held(a, 89);
+          cache.truncate(a, 2);
+          held.resize(2);
+        }
+        for (Index i = 0; i < 10; ++i) {
+          feed(sequence, 95 + 10 * i, 10);
+          expect_held(sequence, 95 + 10 * i + 9);
+        }
+      }
+      cache.release(a);
+      cache.release(fork);
+      EXPECT_EQ(cache.free_pages(), cache.pages());
+    }
+}
+
 TEST(KvWindow, HoldsAnyNumberOfTokensInItsPages) {
   const Index window = 32, page_size = 16;
   PagedKvCache<float> cache(config(page_size, window, 0, kRope, 3)), with_sinks(config(page_size, window, 4, kRope, 5));

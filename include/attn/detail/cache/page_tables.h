@@ -275,10 +275,13 @@ class PageTables {
     const Index turn = at(sinks_ + tokens) - at(sinks_);
     for (Index row = 0; row < after.length; ++row)
       after.positions.append(row, row < sinks_ ? at(row) + turn : at(row + tokens));
-    after.sink_turn += turn;
 
     const bool keeps_sinks = has_rope_ && after.sink_pages.empty();
-    if (keeps_sinks) after.sink_pages.assign(table, table + pages);
+    if (keeps_sinks) {
+      after.sink_pages.assign(table, table + pages);
+      after.sink_turn = 0;
+    }
+    after.sink_turn += turn;
     plan.released.assign(keeps_sinks && leaving != table + pages ? leaving + 1 : leaving, later);
     // Pages that leave are used before free ones.
     const auto spare = [&] {
