@@ -136,13 +136,15 @@ struct Options {
   /// tokens, and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float
   /// take no longer. Single queries take 0.7 to 2 times as long from memory, depending on how many heads share a key
   /// head, and 2 to 8 times in the cache; up to eight queries take 1 to 2 times as long (see bench/README.md). The
-  /// workspace also depends on sinks, dropout and kv_offset.
+  /// workspace also depends on sinks, dropout, kv_offset and accumulate.
   ///
-  /// A kv_offset must be a multiple of 16. Exceptions: with accumulate, bits depend on how the keys are divided into
-  /// calls. A cache rotates keys by their distance to kv_offset, so that the bits depend on it. 16-bit layers with a
-  /// rope round rotated queries without a cache, but not with one. If a lambda adds a product to something, g++ may
-  /// fuse the two for single pairs and not for whole vectors, or the reverse; on x86, -ffp-contract=off prevents that
-  /// and does not affect the kernels.
+  /// With accumulate, bits do not depend on how keys are divided into calls, provided that parts come in order, each
+  /// begins at a kv_offset that is a multiple of 4096, `out` is not rounded to 16 bits, and `lse` is an attn::Tensor.
+  ///
+  /// A kv_offset must be a multiple of 16. Exceptions: a cache rotates keys by their distance to kv_offset, so that the
+  /// bits depend on it. 16-bit layers with a rope round rotated queries without a cache, but not with one. If a lambda
+  /// adds a product to something, g++ may fuse the two for single pairs and not for whole vectors, or the reverse; on
+  /// x86, -ffp-contract=off prevents that and does not affect the kernels.
   ///
   /// Without ropes and score mods, AVX2, AVX-512 and 64-bit ARM give the same bits of `out` in float and double.
   bool row_invariant = false;

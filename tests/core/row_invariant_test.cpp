@@ -272,6 +272,112 @@ TEST(RowInvariant, MoreKeysThanAStretch) {
   }
 }
 
+/// Keys in parts that begin at multiples of 4096 give the bits of one call, for outputs that are not rounded to 16 bits.
+template <class T, class Mods>
+void expect_same_in_parts(const Prompt<T>& p, const Mods& mods, const Options& whole_options, Random& random) {
+  using Number = detail::computed_t<T>;
+  Tensor<Number, 4> whole({1, p.heads, p.len, p.v_dim});
+  Tensor<Number, 3> whole_lse({1, p.heads, p.len});
+  attention_into(whole, whole_lse, p.q, p.k, p.v, mods, whole_options);
+  for (int n = 0; n < 6; ++n) {
+    const Index begin = random.integer(0, p.len - 1), end = std::min(begin + random.integer(1, n < 3 ? 1 : 90), p.len);
+    const auto q = part(p.q, p.heads, {begin, end}, 1, 0, random);
+    Tensor<Number, 4> out({1, p.heads, end - begin, p.v_dim});
+    Tensor<Number, 3> lse({1, p.heads, end - begin});
+    Options options = whole_options;
+    options.q_offset = whole_options.q_offset.value_or(0) + begin;
+    const auto add = [&](Index from, Index to, bool accumulate) {
+      options.accumulate = accumulate;
+      options.kv_offset = whole_options.kv_offset.value_or(0) + from;
+      options.executor = random.chance(0.5) ? serial() : eager_threads(2);
+      attention_into(out, lse, q, part(p.k, p.kv_heads, {from, to}, 1, 0, random),
+                     part(p.v, p.kv_heads, {from, to}, 1, 0, random), mods, options);
+    };
+    const bool first_is_empty = random.chance(0.3);
+    if (first_is_empty) add(0, 0, false);
+    for (Index from = 0, to; from < p.k.dim(2); from = to) {
+      to = std::min(from + 4096 * random.integer(1, 2), p.k.dim(2));
+      add(from, to, from > 0 || first_is_empty);
+    }
+    rows_compared += p.heads * (end - begin);
+    for (Index h = 0; h < p.heads; ++h)
+      for (Index i = begin; i < end; ++i)
+        ASSERT_TRUE(same_bits(&whole(0, h, i, 0), &out(0, h, i - begin, 0), p.v_dim) &&
+                    same_bits(&whole_lse(0, h, i), &lse(0, h, i - begin), 1))
+            << "row " << i << " of head " << h << ", rows " << begin << ".." << end << ", " << p.k.dim(2) << " keys, "
+            << p.heads << " on " << p.kv_heads << " heads, " << to_string(*options.isa) << ", out " << whole(0, h, i, 0)
+            << " and " << out(0, h, i - begin, 0) << ", lse " << whole_lse(0, h, i) << " and " << lse(0, h, i - begin);
+  }
+}
+
+template <class T>
+void run_parts(Index rows) {
+  Random random(12);
+  for (const Index before = rows_compared; rows_compared - before < rows_wanted(rows);) {
+    Prompt<T> p(random, 120);
+    const Index keys = random.integer(4000, 13000), offset = 4096 * random.integer(-2, 2);
+    p.k = random_tensor<T>({1, p.kv_heads, keys, p.dim}, random);
+    p.v = random_tensor<T>({1, p.kv_heads, keys, p.v_dim}, random);
+    // Queries among the keys, so that rows differ in the stretches that they see.
+    const Options options{.q_offset = offset + std::max<Index>(4096 * random.integer(1, 3) - 60, 0),
+                          .kv_offset = offset,
+                          .executor = serial(),
+                          .isa = random.pick(every_set()),
+                          .row_invariant = true};
+    std::vector<double> slopes, logits;
+    for (Index h = 0; h < p.heads; ++h) slopes.push_back(0.001), logits.push_back(0.5 * static_cast<double>(h));
+    const auto check = [&](const auto& mods) { expect_same_in_parts(p, mods, options, random); };
+    const Index which = random.integer(0, 6);
+    SCOPED_TRACE(::testing::Message() << "mods " << which);
+    switch (which) {
+      case 0:
+        check(causal());
+        break;
+      case 1:
+        check(causal() | alibi(slopes));
+        break;
+      case 2:
+        check(sliding_window(37));
+        break;
+      case 3:
+        check(sliding_window(5000));
+        break;
+      case 4:
+        check(causal() | dropout(0.3, 17));
+        break;
+      case 5:
+        check(mask_mod([](const Position& x) { return x.kv > 4500 && x.q >= x.kv; }));
+        break;
+      default:  // sinks count only without accumulate
+        check(causal() | sinks(logits));
+    }
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(RowInvariant, KeysInParts) { run_parts<float>(4000); }
+TEST(RowInvariant, KeysInPartsDouble) { run_parts<double>(1000); }
+TEST(RowInvariant, KeysInPartsHalf) { run_parts<Eigen::half>(1000); }
+
+TEST(RowInvariant, SigmoidsOfKeysInParts) {
+  Random random(13);
+  for (const Isa isa : instruction_sets()) {
+    const Index keys = 9000;
+    const auto q = random_tensor<float>({1, 2, 70, 24}, random), k = random_tensor<float>({1, 2, keys, 24}, random),
+               v = random_tensor<float>({1, 2, keys, 20}, random);
+    Options options{.q_offset = 4060, .isa = isa, .normaliser = Normaliser::sigmoid(-9), .row_invariant = true};
+    const auto whole = attention(q, k, v, causal(), options).out;
+    Tensor<float, 4> out({1, 2, 70, 20});
+    for (Index from = 0; from < keys; from += 4096) {
+      const Range part_of{from, std::min<Index>(from + 4096, keys)};
+      options.kv_offset = from;
+      options.accumulate = from > 0;
+      attention_into(out, q, part(k, 2, part_of, 1, 0, random), part(v, 2, part_of, 1, 0, random), causal(), options);
+    }
+    EXPECT_TRUE(same_bits(whole.data(), out.data(), out.size())) << to_string(isa);
+  }
+}
+
 TEST(RowInvariant, ALayerOverACache) {
   Random random(4);
   for (const Index kv_heads : {1, 4}) {

@@ -13,6 +13,9 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+/// The number of the stretch that a key belongs to.
+constexpr Index stretch_at(Index position) { return floor_div(position, kStretch * kKeyTile); }
+
 /// The rows of keys worth visiting for some queries. Null mods: nothing is dropped.
 template <class T>
 Range visited_keys(const CallTensors<T>& tensors, const TileMods<T>* mods, const QueryTile& queries) {
@@ -85,7 +88,16 @@ struct PassContext : Pass<T> {
     }
   }
 
-  /// The state of a query before the keys of a later split.
+  /// Whether each stretch of keys begins with an empty state, and is then merged into a result, which may be that of an
+  /// earlier call: then it does not matter how stretches are divided into calls. A sink is such a result, too.
+  bool merges_stretches() const {
+    if (!problem().row_invariant || problem().kv_len == 0) return false;
+    const Index first = first_position();
+    bool merges = resumes || stretch_at(first) != stretch_at(first + problem().kv_len - 1);
+    for (Index head = 0; !merges && mods && head < problem().heads; ++head) merges = mods->sink(head) != -kInfinity;
+    return merges;
+  }
+  /// The state of a query before the first key of a stretch that will be merged, and of a later split.
   SoftmaxState<T> begun_later() const {
     return problem().sigmoid_bias ? SoftmaxState<T>{sink_score(0), 0} : SoftmaxState<T>{};
   }
@@ -115,6 +127,33 @@ struct PassContext : Pass<T> {
       kernels.full_precision.unpack_rows(out, 1, problem().v_dim, result);
     }
     store_lse(query, m.max + r, m.sum + r);
+  }
+
+  /// Loads the result of the earlier passes as totals; see merges_stretches(). Without earlier passes, it is that of the
+  /// sink. m.out must have their output, which may be garbage for queries that kept no key.
+  void load_totals(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
+    const Totals<T>& totals = m.totals;
+    for (Index i = 0; i < width; ++i) {
+      totals.max[i] = problem().sigmoid_bias ? T(0) : sink_score(queries.head);
+      totals.out_rest[i] = 0;
+      if (!resumes || problem().sigmoid_bias) continue;
+      const T& lse = tensors.lse_of(queries, std::min(i, count - 1));
+      totals.max[i] = lse;
+      totals.out_rest[i] = tensors.lse_rests.of(&lse);
+    }
+    if (!resumes) std::fill_n(totals.out, problem().v_dim * width, T(0));
+    for (Index c = 0; resumes && c < problem().v_dim; ++c)
+      for (Index i = 0; i < width; ++i)
+        totals.out[c * width + i] = totals.max[i] == -kInfinity ? T(0) : m.out[c * width + i];
+  }
+  /// Stores the log-sum-exps of totals.
+  void store_lse(const QueryTile& queries, const Totals<T>& totals) const {
+    if (tensors.lse.data() == nullptr) return;
+    for (Index i = 0; i < queries.rows.size(); ++i) {
+      T& to = tensors.lse_of(queries, i);
+      to = totals.max[i];
+      if (tensors.lse_rests.wants(to)) tensors.lse_rests.set(&to, totals.out_rest[i]);
+    }
   }
 
   /// Stores the log-sum-exps of the queries.

@@ -12,8 +12,6 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The number of the stretch that a key belongs to.
-constexpr Index stretch_at(Index position) { return floor_div(position, kStretch * kKeyTile); }
 constexpr Index kNoStretch = std::numeric_limits<Index>::min();
 
 /// Splits the keys of a pass into tiles, and loads them: kernels read a tile in the caller's memory if they can,
@@ -38,7 +36,11 @@ class PrefillTiles {
         problem_(pass.problem()),
         format_(pass.kernels.family.format),
         aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered() || problem_.row_invariant),
-        first_position_(pass.first_position()) {}
+        first_position_(pass.first_position()),
+        merges_stretches_(pass.merges_stretches()) {}
+
+  /// See PassContext.
+  bool merges_stretches() const { return merges_stretches_; }
 
   bool packs_keys() const { return packs(format_, tensors_.k); }
   bool packs_values() const { return packs(format_, tensors_.v) || format_.arranges_values; }
@@ -112,17 +114,18 @@ class PrefillTiles {
                              tensors_.q_list.exists();  // queries are copied to the memory of packed keys
     const bool packs_keys = packs(format, tensors_.k) || format.keys > 1 || has_queries;
     const Index whole = chunk() * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
-    return TileLayout<T>({.queries = queries,
-                          .query = row,
-                          .out = padded(problem_.v_dim, format.out),
-                          .packed_key = packs_keys ? row : 0,
-                          .packed_value = packs(format, tensors_.v) ? value_row : 0,
-                          .arranged = format.arranges_values ? value_row : 0,
-                          .weights = format.defers_value_product ? queries / format.per_number() : 0,
-                          .chunk = has_queries ? whole : keys,
-                          .totals = problem_.kv_len > 0 &&
-                                    stretch_at(first_position_) != stretch_at(first_position_ + problem_.kv_len - 1)},
-                         tiles);
+    return TileLayout<T>(
+        {.queries = queries,
+         .query = row,
+         .out = padded(problem_.v_dim, format.out),
+         .packed_key = packs_keys ? row : 0,
+         .packed_value = packs(format, tensors_.v) ? value_row : 0,
+         .arranged = format.arranges_values ? value_row : 0,
+         .weights = format.defers_value_product ? queries / format.per_number() : 0,
+         .chunk = has_queries ? whole : keys,
+         .totals = merges_stretches_ || (problem_.kv_len > 0 && stretch_at(first_position_) !=
+                                                                    stretch_at(first_position_ + problem_.kv_len - 1))},
+        tiles);
   }
 
  private:
@@ -135,6 +138,7 @@ class PrefillTiles {
   const Format& format_;
   bool aligned_;  ///< whether tiles of keys begin at multiples of their length
   Index first_position_;
+  bool merges_stretches_;
 };
 
 /// The state of a tile of queries, and the kernels that update it. Shapes are those of TileMemory.
@@ -147,25 +151,34 @@ class PrefillState {
   PrefillState() = default;
 
   /// The state before the first key.
-  PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const TileMemory<T>& m)
+  PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const TileMemory<T>& m,
+               bool merges_stretches)
       : queries(of),
         visited(pass.visited(of)),
         pass_(&pass),
         family_(&family),
         kernels_(&family.set_for(of.rows.size())),
         m_(m),
-        update_(pass.resumes ? OutUpdate::add : OutUpdate::overwrite),
+        update_(pass.resumes && !merges_stretches ? OutUpdate::add : OutUpdate::overwrite),
         dropped_any_(false),
         kept_factor_(pass.kept_factor()),
         value_{},
         first_(0),
         waiting_(0),
         stretch_(kNoStretch),
-        has_totals_(false) {
+        has_totals_(false),
+        merges_(merges_stretches) {
     load_queries();
     if (pass.tensors.score) m_.score_weight = pass.tensors.score->of(of.head);
-    pass.begin(queries, queries.rows.size(), width(), m_);
-    if (pass.resumes) load_output();
+    if (merges_) {
+      if (pass.resumes)
+        load_out(full_precision(), m_, width(), pass.tensors.output(queries), queries.rows.size(), problem().v_dim);
+      pass.load_totals(queries, queries.rows.size(), width(), m_);
+      begin_stretch();
+    } else {
+      pass.begin(queries, queries.rows.size(), width(), m_);
+      if (pass.resumes) load_output();
+    }
   }
 
   QueryTile queries;
@@ -223,6 +236,12 @@ class PrefillState {
   /// Ends the recurrence after the last key.
   void finish() {
     if (update_ == OutUpdate::overwrite) std::fill_n(m_.out, problem().v_dim * width(), T(0));
+    if (merges_) {
+      merge_stretch();
+      std::copy_n(m_.totals.out, problem().v_dim * width(), m_.out);
+      for (Index i = 0; i < width(); ++i) m_.sum[i] = m_.totals.max[i] == -PassContext<T>::kInfinity ? T(0) : T(1);
+      return;
+    }
     if (has_totals_) end_stretch();
     full_precision().finish(m_, width(), problem().v_dim, has_totals_);
     multiply_out(kept_factor_);
@@ -236,7 +255,10 @@ class PrefillState {
   /// Stores out / sum, or 0 if no key was kept, and the log-sum-exps.
   void store_result() const {
     store_out(full_precision(), m_, width(), pass_->tensors, queries);
-    pass_->store_lse(queries, m_.max, m_.sum);
+    if (merges_)
+      pass_->store_lse(queries, m_.totals);
+    else
+      pass_->store_lse(queries, m_.max, m_.sum);
   }
 
  private:
@@ -293,8 +315,27 @@ class PrefillState {
   /// Adds the output to the totals, and begins another stretch.
   void end_stretch() {
     multiply(kNoPlan);
-    full_precision().end_stretch(m_, width(), problem().v_dim, OutLayout::by_column, !std::exchange(has_totals_, true));
+    if (merges_) {
+      merge_stretch();
+      begin_stretch();
+    } else {
+      full_precision().end_stretch(m_, width(), problem().v_dim, OutLayout::by_column,
+                                   !std::exchange(has_totals_, true));
+    }
     update_ = OutUpdate::overwrite;
+  }
+
+  /// For PassContext::merges_stretches().
+  void begin_stretch() {
+    const SoftmaxState<T> none = pass_->begun_later();
+    std::fill_n(m_.max, width(), none.max);
+    std::fill_n(m_.sum, width(), none.sum);
+    std::fill_n(m_.sum_rest, width(), T(0));
+  }
+  void merge_stretch() {
+    full_precision().finish(m_, width(), problem().v_dim, false);
+    multiply_out(kept_factor_);
+    full_precision().merge_stretch(m_, width(), problem().v_dim, problem().sigmoid_bias.has_value());
   }
 
   const PassContext<T>* pass_;
@@ -309,6 +350,7 @@ class PrefillState {
   Index waiting_;     ///< number of these values
   Index stretch_;     ///< number of the current stretch of keys
   bool has_totals_;   ///< whether an earlier stretch has ended
+  bool merges_;       ///< see PassContext::merges_stretches()
 };
 
 /// Plans what to prefetch while `queries` visit `keys`: the rows that are needed next and are not in the cache yet.
@@ -387,7 +429,7 @@ class PrefillLoop {
     const TileLayout<T> layout = this->layout(family, blocks.most_tiles());
     const KernelScope<T> in_use(family);
     for (Index i = 0; PrefillState<T> & tile : tiles) {
-      tile = PrefillState<T>(pass_, family, blocks.at(block, i), layout.at(memory, i));
+      tile = PrefillState<T>(pass_, family, blocks.at(block, i), layout.at(memory, i), key_tiles_.merges_stretches());
       ++i;
     }
     visit_keys(tiles, following, false);
@@ -417,7 +459,7 @@ class PrefillLoop {
   /// them by 0.
   void compute_again(const QueryTile& queries, const QueryTile& following, std::byte* memory) const {
     const KernelFamily<T>& family = pass_.kernels.full_precision;
-    PrefillState<T> tile(pass_, family, queries, layout(family, 1).at(memory));
+    PrefillState<T> tile(pass_, family, queries, layout(family, 1).at(memory), key_tiles_.merges_stretches());
     visit_keys({&tile, 1}, following, true);
     tile.store_result();
   }

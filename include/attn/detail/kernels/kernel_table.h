@@ -96,6 +96,7 @@ struct KernelFamily {
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
   void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim, OutUpdate);
   void (*end_stretch)(const TileMemory<T>&, Index queries, Index v_dim, OutLayout, bool is_first);
+  void (*merge_stretch)(const TileMemory<T>&, Index queries, Index v_dim, bool adds_up);
   void (*finish)(const TileMemory<T>&, Index queries, Index v_dim, bool has_totals);
 
   // Only kernels for bf16 set these; the defaults do nothing.
@@ -195,6 +196,7 @@ struct FamilyOf {
       .find_dropped = compiled<kSet, Masked::find_dropped>,
       .value_by_selection = compiled<kSet, Masked::value_by_selection>,
       .end_stretch = compiled<kSet, Total::end_stretch>,
+      .merge_stretch = compiled<kSet, Total::merge_stretch>,
       .finish = compiled<kSet, Total::finish>};
 };
 

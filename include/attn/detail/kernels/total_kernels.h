@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "attn/detail/base/more_digits.h"
 #include "attn/detail/kernels/tile_memory.h"
 #include "attn/detail/simd/softmax_state.h"
 
@@ -38,6 +39,26 @@ struct TotalKernels {
     std::copy_n(m.max, queries, totals.max);
   }
 
+  /// For Options::row_invariant: merges the current stretch, whose sums include their rests, into the totals, as
+  /// merge_rows() does with results of calls. Queries of which the stretch keeps no key keep their totals, so that
+  /// results do not depend on the keys that others see. If `adds_up`, weights are not normalised, and outputs are added.
+  static ATTN_INLINE void merge_stretch(const TileMemory<T>& m, Index queries, Index v_dim, bool adds_up) {
+    T* const weight_before = m.rescale;
+    T* const weight = m.tile_max;
+    for (Index i = 0; i < queries; ++i) {
+      weight_before[i] = weight[i] = T(1);
+      if (!adds_up) merge_state(m, i, weight_before[i], weight[i]);
+    }
+    for (Index c = 0; c < v_dim; ++c) {
+      T* const total = m.totals.out + c * queries;
+      const T* const out = m.out + c * queries;
+      Index i = 0;
+      for (; i + kLanes <= queries; i += kLanes)
+        (V::load(weight_before + i) * V::load(total + i) + V::load(weight + i) * V::load(out + i)).store(total + i);
+      for (; i < queries; ++i) total[i] = V::multiply_add_one(weight_before[i], total[i], weight[i] * out[i]);
+    }
+  }
+
   /// Adds to each sum its part lost to rounding. If there are totals, which must include the last stretch by now,
   /// stores them as the output.
   static ATTN_INLINE void finish(const TileMemory<T>& m, Index queries, Index v_dim, bool has_totals) {
@@ -46,6 +67,23 @@ struct TotalKernels {
   }
 
  private:
+  /// Merges the state of a query after a stretch into its total, and sets the weights of the two outputs.
+  static ATTN_INLINE void merge_state(const TileMemory<T>& m, Index i, T& weight_before, T& weight) {
+    using State = SoftmaxState<T>;
+    T& lse = m.totals.max[i];
+    T& rest = m.totals.out_rest[i];
+    const State before = State::of(lse, rest), now{m.max[i], m.sum[i]};
+    weight = T(0);
+    if (now.sum == T(0)) return;
+    State all{std::max(before.max, now.max)};
+    const T factor_before = before.factor_in(all), factor = now.factor_in(all);
+    all.sum = V::multiply_add_one(now.sum, factor, before.sum * factor_before);
+    weight = factor / all.sum;
+    weight_before = before.sum * factor_before / all.sum;
+    lse = all.lse();
+    rest = KeptLseRests<T>::is_small(lse) ? T(0) : all.lse_rest();  // as between calls
+  }
+
   /// to = sums + rests.
   static ATTN_INLINE void add_rests(T* to, const T* sums, const T* rests, Index size) {
     Index i = 0;
