@@ -128,15 +128,17 @@ struct Options {
   /// see, their positions, its batch element and head where mods use them, the mods, the scale, the scalar types and
   /// the instruction set. So a token gets the same bits in a prompt, in chunks of any length, on its own, in any
   /// batch, beside any other heads, in a tensor or in a cache with any pages and capacity, and with any executor. This
-  /// holds for attention() and attention_into(), over tensors and caches, additive_attention(), linear_into() and
-  /// MultiHeadAttention, but not for gradients, attention_jvp(), attention weights and the naive path. Recurrent forms
-  /// and mpi::Ring are not supported and throw std::invalid_argument.
+  /// holds for attention() and attention_into(), over tensors and caches, additive_attention(), recurrent forms and
+  /// their states, linear_into() and MultiHeadAttention, but not for gradients, attention_jvp(), attention weights and
+  /// the naive path. mpi::Ring throws std::invalid_argument, because it merges the results of ranks in the order of the
+  /// layout.
   ///
   /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group
   /// tokens, and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float
   /// take no longer. Single queries take 0.7 to 2 times as long from memory, depending on how many heads share a key
   /// head, and 2 to 8 times in the cache; up to eight queries take 1 to 2 times as long (see bench/README.md). The
-  /// workspace also depends on sinks, dropout, kv_offset and accumulate.
+  /// workspace also depends on sinks, dropout, kv_offset and accumulate. Recurrent forms proceed token by token, which
+  /// takes prompts 0.7 to 1.5 times as long.
   ///
   /// With accumulate, bits do not depend on how keys are divided into calls, provided that parts come in order, each
   /// begins at a kv_offset that is a multiple of 4096, `out` is not rounded to 16 bits, and `lse` is an attn::Tensor.

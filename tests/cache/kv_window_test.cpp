@@ -317,7 +317,7 @@ TEST(KvWindow, ACallThatThrowsLeavesTheTokensOfTheWindow) {
 
 TEST(KvWindow, KeepsTheTokensOfForks) {
   for (const Index sinks : {0, 3}) {
-    PagedKvCache<float> cache(config(4, 6, sinks, kRope, 30)), alone(config(4, 6, sinks, kRope, 30));
+    PagedKvCache<float> cache(config(4, 6, sinks, kRope, 60)), alone(config(4, 6, sinks, kRope, 60));
     const Sequence s(80, 3);
     const Index a = cache.add();
     std::vector<std::pair<Index, Index>> forks;  // and the same tokens in a cache of their own
@@ -336,6 +336,15 @@ TEST(KvWindow, KeepsTheTokensOfForks) {
       }
       if (i % 17 == 12)
         for (const auto& [fork, want] : forks) cache.append(fork, p.k, p.v), alone.append(want, p.k, p.v);
+      check();
+    }
+    cache.release(a);
+    cache.release(forks.front().first);
+    forks.erase(forks.begin());
+    cache.append(cache.add(), s.k, s.v);  // into pages that nobody uses any more
+    for (Index i = 0; i < 20; ++i) {
+      for (const auto& [fork, want] : forks)
+        cache.append(fork, s.part(i, 1).k, s.part(i, 1).v), alone.append(want, s.part(i, 1).k, s.part(i, 1).v);
       check();
     }
   }

@@ -522,12 +522,5 @@ TEST(RowInvariant, RefusesOtherOffsetsOfKeys) {
   }
 }
 
-TEST(RowInvariant, RecurrentFormsRefuse) {
-  Random random(7);
-  const auto x = random_tensor<float>({1, 2, 9, 16}, random);
-  EXPECT_THROW(linear_attention(x, x, x, elu1(), causal(), {.row_invariant = true}), std::invalid_argument);
-  EXPECT_THROW(gated_attention(x, x, x, retention_decay(2), {.row_invariant = true}), std::invalid_argument);
-}
-
 }  // namespace
 }  // namespace attn::test

@@ -111,6 +111,39 @@ TYPED_TEST(RecurrentStates, PartsOfAnyLengthsGiveTheWholeSequence) {
   }
 }
 
+TYPED_TEST(RecurrentStates, RowInvariantPartsGiveTheBitsOfTheWholeSequence) {
+  using T = TypeParam;
+  const Index len = 1100;  // more than a segment
+  const Text<T> text(len);
+  const Options serially{.executor = serial(), .row_invariant = true},
+      on_threads{.executor = eager_threads(3), .row_invariant = true};
+  for (int form = 0; form < kForms; ++form) {
+    auto all = empty_state<T>();
+    const Tensor<T, 4> whole = text.run(form, nullptr, 0, len, serially);
+    EXPECT_EQ(largest_difference<T>(text.run(form, &all, 0, len, on_threads), whole), 0) << "form " << form;
+    EXPECT_LE(largest_difference<T>(text.run(form, nullptr, 0, len), whole), 2000 * std::numeric_limits<T>::epsilon());
+    for (const std::vector<Index>& lengths : {std::vector<Index>{1, 2, 63, 64, 65, 905}, {1030, 70}}) {
+      auto state = empty_state<T>();
+      Index at = 0;
+      for (const Index n : lengths) {
+        const Tensor<T, 4> part = text.run(form, &state, at, at + n, at % 2 ? serially : on_threads);
+        EXPECT_EQ(largest_difference<T>(part, whole.slice(2, at, at + n)), 0) << "form " << form << " from " << at;
+        at += n;
+      }
+      EXPECT_EQ(largest_difference<T>(state.sums(), all.sums()), 0) << "form " << form;
+    }
+  }
+  // Keys without queries, and an element of the batch by itself.
+  const Tensor<T, 4>
+      whole = text.run(0, nullptr, 0, len, serially),
+      last = linear_attention(text.q.view().slice(2, len - 20, len), text.k, text.v, elu1(), causal(), on_threads).out,
+      second = linear_attention(text.q.view().slice(0, 1, 2), text.k.view().slice(0, 1, 2),
+                                text.v.view().slice(0, 1, 2), elu1(), causal(), on_threads)
+                   .out;
+  EXPECT_EQ(largest_difference<T>(last, whole.slice(2, len - 20, len)), 0);
+  EXPECT_EQ(largest_difference<T>(second, whole.slice(0, 1, 2)), 0);
+}
+
 /// Each sequence of the batch consumes its own number of tokens; NaN in the trailing padding has no effect.
 TYPED_TEST(RecurrentStates, PromptsOfDifferentLengths) {
   using T = TypeParam;

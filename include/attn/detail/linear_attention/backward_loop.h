@@ -82,10 +82,11 @@ KeptOfRun most_kept(const RecurrenceCall<T>& call) {
   for (Index b = 0; b < call.problem.batch; ++b)
     for (const TokenRun& run : call.runs.of(b)) {
       KeptOfRun kept{2, 0};  // states before the rows that precede all keys, and before those that follow them
-      for_each_chunk(run, call.problem.first_query_among_keys(b), call.is_causal, true, [&](const TokenChunk& chunk) {
-        kept.states += !chunk.keys.empty() && !chunk.rows.empty();
-        ++kept.chunks;
-      });
+      for_each_chunk(run, call.problem.first_query_among_keys(b), call.is_causal, true, kChunk,
+                     [&](const TokenChunk& chunk) {
+                       kept.states += !chunk.keys.empty() && !chunk.rows.empty();
+                       ++kept.chunks;
+                     });
       most = {std::max(most.states, kept.states), std::max(most.chunks, kept.chunks)};
     }
   return most;
@@ -207,7 +208,7 @@ class RecurrenceBackwardLoop {
     begin_state();
     Index states = 0, chunks = 0;
     bool is_new = true;  // whether the state has changed since one was kept
-    for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, has_state_gradient,
+    for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, has_state_gradient, kChunk,
                    [&](const TokenChunk& chunk) {
                      if (!chunk.rows.empty() && is_new) keep(states++);
                      is_new = !chunk.keys.empty();

@@ -114,10 +114,7 @@ class RecurrentInputs : public CallInputs<Q, K, V> {
   using typename Inputs::T;
 
   RecurrentInputs(const Q& query, const K& key, const V& value, const M& mods, const Options& options)
-      : Inputs(query, key, value), problem(make_problem<T>(q, k, v, options)), runs(mods, problem) {
-    require(!options.row_invariant,
-            "row_invariant is not for recurrent forms, which sum over chunks that begin with the call");
-  }
+      : Inputs(query, key, value), problem(make_problem<T>(q, k, v, options)), runs(mods, problem) {}
 
   const Problem problem;
   const TokenRuns runs;

@@ -74,8 +74,10 @@ class RecurrenceForwardLoop {
     running_ = running, segment_ = segment;
     const bool adds_only = segment && !running;
     for_each_chunk(run, call.problem.first_query_among_keys(w_.batch), call.is_causal, call.state.sums != nullptr,
-                   [&](const TokenChunk& chunk) {
-                     if (chunk.rows.empty() || (adds_only && !chunk.keys.empty()))
+                   call.chunk(), [&](const TokenChunk& chunk) {
+                     if (call.problem.row_invariant && !chunk.keys.empty())
+                       step(chunk);
+                     else if (chunk.rows.empty() || (adds_only && !chunk.keys.empty()))
                        add(chunk.keys);
                      else if (adds_only)
                        return;
@@ -96,7 +98,8 @@ class RecurrenceForwardLoop {
   }
 
   void read_all(Range rows) {
-    for (Index r = rows.begin; r < rows.end; r += kChunk) read({r, std::min(r + kChunk, rows.end)});
+    const Index most = w_.call.chunk();
+    for (Index r = rows.begin; r < rows.end; r += most) read({r, std::min(r + most, rows.end)});
   }
 
   void add(Range keys) {
@@ -127,19 +130,24 @@ class RecurrenceForwardLoop {
     add_to_state();
   }
 
-  /// Computes one token without matrix products, which would have single rows.
+  /// Computes one token without matrix products, which would have single rows. If the token has no row of queries, the
+  /// output is not needed.
   void step(const TokenChunk& chunk) {
     ChunkMemory<T>& m = w_.m;
     const RecurrenceCall<T>& call = w_.call;
     const bool by_feature = call.gates == Gates::of_features;
     w_.load_rows(chunk.keys, true);
+    const auto advance = [&](const T* query, T* to) {
+      w_.kernels.step({m.state.sums.data, m.state.sums.stride, call.features(), m.state.sums.columns,
+                       m.gates.decay(by_feature), by_feature ? 1 : 0, w_.key.data, w_.value.data, query, to, call.scale,
+                       call.has_delta() ? m.gates.beta : nullptr});
+      if (call.is_normalised) w_.add_normaliser(m.state, w_.key.data);
+    };
+    if (chunk.rows.empty()) return advance(w_.key.data, m.out.data);
     bool is_first = true;
     const auto compute = [&](Rows<T> query, const Block<T>& to) {
       if (is_first) {
-        w_.kernels.step({m.state.sums.data, m.state.sums.stride, call.features(), m.state.sums.columns,
-                         m.gates.decay(by_feature), by_feature ? 1 : 0, w_.key.data, w_.value.data, query.data, to.data,
-                         call.scale, call.has_delta() ? m.gates.beta : nullptr});
-        if (call.is_normalised) w_.add_normaliser(m.state, w_.key.data);
+        advance(query.data, to.data);
         is_first = false;
       } else {
         w_.read_state(query, to);

@@ -38,6 +38,9 @@ struct RecurrenceCall {
   DTypeView<const T> beta{};  ///< (batch, kv_heads, len, 1), for the delta rule; null without it
   StateMemory<T> state{};
 
+  /// The most tokens of a chunk in the forward pass. Those of Options::row_invariant are single tokens, because chunks
+  /// begin where calls do.
+  Index chunk() const { return problem.row_invariant ? 1 : kChunk; }
   bool has_delta() const { return beta.data() != nullptr; }
   Index group() const { return problem.heads / problem.kv_heads; }
   /// Number of heads of keys and values, each with its own state.

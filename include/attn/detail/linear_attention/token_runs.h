@@ -145,14 +145,15 @@ struct TokenChunk {
 };
 
 /// Calls visit(chunk) for the chunks of a run. Row r of queries and row offset + r of keys are the same token. Unless
-/// `is_causal`, all keys come before all rows. Keys after the last row are visited only with `all_keys`.
+/// `is_causal`, all keys come before all rows. Keys after the last row are visited only with `all_keys`. A chunk has up
+/// to `most` tokens.
 template <class Visit>
-void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_keys, const Visit& visit) {
+void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_keys, Index most, const Visit& visit) {
   const auto some_keys = [&](Index begin, Index end) {
-    for (Index t = begin; t < end; t += kChunk) visit(TokenChunk{{t, std::min(t + kChunk, end)}, {0, 0}});
+    for (Index t = begin; t < end; t += most) visit(TokenChunk{{t, std::min(t + most, end)}, {0, 0}});
   };
   const auto some_rows = [&](Index begin, Index end) {
-    for (Index r = begin; r < end; r += kChunk) visit(TokenChunk{{0, 0}, {r, std::min(r + kChunk, end)}});
+    for (Index r = begin; r < end; r += most) visit(TokenChunk{{0, 0}, {r, std::min(r + most, end)}});
   };
   // Rows before `first` precede all keys, those from `last` on follow them.
   const Range keys = run.keys, rows = run.rows;
@@ -161,8 +162,8 @@ void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_
   const Index met = !is_causal || rows.empty() ? keys.end : std::clamp(rows.begin + offset, keys.begin, keys.end);
   some_rows(rows.begin, first);
   some_keys(keys.begin, met);
-  for (Index r = first; r < last; r += kChunk) {
-    const Range together{r, std::min(r + kChunk, last)};
+  for (Index r = first; r < last; r += most) {
+    const Range together{r, std::min(r + most, last)};
     visit(TokenChunk{{together.begin + offset, together.end + offset}, together});
   }
   some_rows(last, rows.end);
@@ -190,7 +191,7 @@ class RunSegments {
     if (is_causal_ && !call.state.sums)
       keys.end = std::clamp(run.rows.end + offset_, keys.begin, std::max(keys.begin, keys.end));
     length_ = std::max(kSegment, padded(ceil_div(keys.size(), kMostSegments), kChunk));
-    if (!call.has_delta() && call.problem.kv_heads < kManyHeads)
+    if (!call.has_delta() && call.problem.kv_heads < kManyHeads && !call.problem.row_invariant)
       count_ = std::max<Index>(1, ceil_div(keys.size(), length_));
   }
 
