@@ -48,13 +48,8 @@ States<T> SelfAttention<T>::operator()(const States<T>& x, const Mask& mask, Wei
 }
 
 template <class T>
-States<T> SelfAttention<T>::next(const States<T>& x, Cache<T>& cache) const {
+States<T> SelfAttention<T>::next(const States<T>& x, attn::KvLayer<T> cache) const {
   return layer_(x, cache, attn::causal(), with_threads()).out;
-}
-
-template <class T>
-Cache<T> SelfAttention<T>::make_cache(Index batch, Index capacity) const {
-  return layer_.make_cache({.batch = batch, .capacity = capacity});
 }
 
 template <class T>
@@ -86,20 +81,11 @@ States<T> CrossAttention<T>::operator()(const States<T>& x, const States<T>& mem
 }
 
 template <class T>
-Cache<T> CrossAttention<T>::remember(const States<T>& memory) const {
-  Cache<T> cache = layer_.make_cache({.batch = memory.dim(0), .capacity = memory.dim(1)});
-  layer_.append(memory, cache, options());
-  return cache;
-}
-
-template <class T>
-States<T> CrossAttention<T>::next(const States<T>& x, const Cache<T>& memory, const Mask& mask) const {
-  const Index batch = memory.config().batch;
+States<T> CrossAttention<T>::next(const States<T>& x, const attn::KvView<T>& memory) const {
+  const Index batch = memory.size();
   const auto queries = x.reshape(batch, x.dim(0) * x.dim(1) / batch, x.dim(2));
-  return with_mod(mask, [&](const auto& mod) {
-    const auto y = layer_.attend(queries, memory, mod, with_threads()).out;
-    return States<T>(y.reshape(x.dim(0), x.dim(1), x.dim(2)));
-  });
+  const auto y = layer_.attend(queries, memory, with_threads()).out;
+  return States<T>(y.reshape(x.dim(0), x.dim(1), x.dim(2)));
 }
 
 template <class T>

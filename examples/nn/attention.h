@@ -14,10 +14,6 @@ struct Mask {
   std::vector<Index> key_lengths = {};
 };
 
-/// Keys and values of the tokens so far, during text generation.
-template <class T>
-using Cache = attn::KvCache<T>;
-
 /// Attention weights, (batch, heads, len, keys).
 template <class T>
 using Weights = attn::Tensor<T, 4>;
@@ -30,10 +26,9 @@ class SelfAttention {
 
   /// Applies the layer; `weights`, if given, receives the weights of every head.
   States<T> operator()(const States<T>& x, const Mask& mask, Weights<T>* weights = nullptr) const;
-  /// Applies the layer to the next tokens of each sequence, which attend to themselves and to the tokens in the cache.
-  /// Then appends them to the cache.
-  States<T> next(const States<T>& x, Cache<T>& cache) const;
-  Cache<T> make_cache(Index batch, Index capacity) const;
+  /// Appends the next tokens of each sequence to the cache, then applies the layer to them. They attend to all tokens
+  /// in the cache up to themselves.
+  States<T> next(const States<T>& x, attn::KvLayer<T> cache) const;
 
   States<T> forward(States<T> x, const Mask& mask);
   States<T> backward(const States<T>& grad);
@@ -58,8 +53,8 @@ class CrossAttention {
                        Weights<T>* weights = nullptr) const;
   /// Computes the memory's keys and values once for a whole generation, in which every token attends to them. Several
   /// consecutive sequences of x may share one sequence of the memory, the same number for each.
-  Cache<T> remember(const States<T>& memory) const;
-  States<T> next(const States<T>& x, const Cache<T>& memory, const Mask& mask) const;
+  void remember(const States<T>& memory, attn::KvLayer<T> cache) const { layer_.append(memory, cache, options()); }
+  States<T> next(const States<T>& x, const attn::KvView<T>& memory) const;
 
   States<T> forward(States<T> x, const States<T>& memory, const Mask& mask);
   /// Adds the gradient of the memory to grad_memory.

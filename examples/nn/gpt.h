@@ -30,9 +30,8 @@ class Gpt {
 
   /// Keys and values of the earlier tokens of sequences; next() returns the logits for the tokens that follow. See
   /// generation.cpp.
-  using Caches = typename TransformerEncoder<T>::Caches;
-  Caches make_caches(Index batch) const;
-  States<T> next(const Tokens& tokens, Caches& caches) const;
+  Caches<T> make_caches(Index batch) const;
+  States<T> next(const Tokens& tokens, Caches<T>& caches) const;
 
   States<T> forward(const Tokens& tokens);
   void backward(const States<T>& grad_logits);

@@ -49,7 +49,7 @@ States<T> EncoderLayer<T>::operator()(const States<T>& x, const Mask& mask, Weig
 }
 
 template <class T>
-States<T> EncoderLayer<T>::next(const States<T>& x, Cache<T>& cache) const {
+States<T> EncoderLayer<T>::next(const States<T>& x, attn::KvLayer<T> cache) const {
   return residual2_(residual1_(x, [&](const States<T>& h) { return self_attn_.next(h, cache); }), feed_forward_);
 }
 
@@ -91,10 +91,9 @@ States<T> DecoderLayer<T>::operator()(const States<T>& x, const Mask& mask, cons
 }
 
 template <class T>
-States<T> DecoderLayer<T>::next(const States<T>& x, Cache<T>& cache, const Cache<T>& memory,
-                                const Mask& memory_mask) const {
+States<T> DecoderLayer<T>::next(const States<T>& x, attn::KvLayer<T> cache, const attn::KvView<T>& memory) const {
   States<T> y = residual1_(x, [&](const States<T>& h) { return self_attn_.next(h, cache); });
-  y = residual2_(y, [&](const States<T>& h) { return multihead_attn_.next(h, memory, memory_mask); });
+  y = residual2_(y, [&](const States<T>& h) { return multihead_attn_.next(h, memory); });
   return residual3_(y, feed_forward_);
 }
 

@@ -94,8 +94,7 @@ class EncoderLayer {
 
   States<T> operator()(const States<T>& x, const Mask& mask, Weights<T>* weights = nullptr) const;
   /// Applies the layer to the next tokens of sequences whose earlier tokens are in the cache.
-  States<T> next(const States<T>& x, Cache<T>& cache) const;
-  Cache<T> make_cache(Index batch, Index capacity) const { return self_attn_.make_cache(batch, capacity); }
+  States<T> next(const States<T>& x, attn::KvLayer<T> cache) const;
 
   States<T> forward(States<T> x, const Mask& mask);
   States<T> backward(States<T> grad);
@@ -126,9 +125,8 @@ class DecoderLayer {
   /// Applies the layer; `weights`, if given, receives the weights of the attention to the memory.
   States<T> operator()(const States<T>& x, const Mask& mask, const States<T>& memory, const Mask& memory_mask,
                        Weights<T>* weights = nullptr) const;
-  States<T> next(const States<T>& x, Cache<T>& cache, const Cache<T>& memory, const Mask& memory_mask) const;
-  Cache<T> make_cache(Index batch, Index capacity) const { return self_attn_.make_cache(batch, capacity); }
-  Cache<T> remember(const States<T>& memory) const { return multihead_attn_.remember(memory); }
+  void remember(const States<T>& memory, attn::KvLayer<T> cache) const { multihead_attn_.remember(memory, cache); }
+  States<T> next(const States<T>& x, attn::KvLayer<T> cache, const attn::KvView<T>& memory) const;
 
   States<T> forward(States<T> x, const Mask& mask, const States<T>& memory, const Mask& memory_mask);
   /// Adds the gradient of the memory to grad_memory.

@@ -12,13 +12,6 @@ std::vector<Layer> make_layers(Index count, const LayerConfig& config, Random& r
 }
 
 template <class T, class Layer>
-std::vector<Cache<T>> caches_of(const std::vector<Layer>& layers, Index batch, Index capacity) {
-  std::vector<Cache<T>> caches;
-  for (const Layer& layer : layers) caches.push_back(layer.make_cache(batch, capacity));
-  return caches;
-}
-
-template <class T, class Layer>
 void visit_all(std::vector<Layer>& layers, Norm<T>& norm, const std::string& prefix, const Visitor<T>& visitor) {
   for (std::size_t i = 0; i < layers.size(); ++i)
     layers[i].visit(prefix + "layers." + std::to_string(i) + ".", visitor);
@@ -26,6 +19,16 @@ void visit_all(std::vector<Layer>& layers, Norm<T>& norm, const std::string& pre
 }
 
 }  // namespace
+
+template <class T>
+Caches<T>::Caches(const LayerConfig& c, Index layers, Index batch, Index capacity)
+    : kv({.layers = layers,
+          .kv_heads = c.heads,
+          .head_dim = c.features / c.heads,
+          .pages = batch,
+          .page_size = capacity}) {
+  for (Index i = 0; i < batch; ++i) sequences.push_back(kv.add());
+}
 
 template <class T>
 TransformerEncoder<T>::TransformerEncoder(Index layers, const LayerConfig& config, Random& random)
@@ -39,13 +42,10 @@ States<T> TransformerEncoder<T>::operator()(States<T> x, const Mask& mask, std::
 }
 
 template <class T>
-typename TransformerEncoder<T>::Caches TransformerEncoder<T>::make_caches(Index batch, Index capacity) const {
-  return caches_of<T>(layers_, batch, capacity);
-}
-
-template <class T>
-States<T> TransformerEncoder<T>::next(States<T> x, Caches& caches) const {
-  for (std::size_t i = 0; i < layers_.size(); ++i) x = layers_[i].next(x, caches[i]);
+States<T> TransformerEncoder<T>::next(States<T> x, Caches<T>& caches) const {
+  auto step = caches.kv.step(caches.sequences, x.dim(1));
+  for (std::size_t i = 0; i < layers_.size(); ++i) x = layers_[i].next(x, step.layer(static_cast<Index>(i)));
+  step.commit();
   return norm_(x);
 }
 
@@ -81,21 +81,22 @@ States<T> TransformerDecoder<T>::operator()(States<T> x, const Mask& mask, const
 }
 
 template <class T>
-typename TransformerDecoder<T>::Caches TransformerDecoder<T>::make_caches(Index batch, Index capacity) const {
-  return caches_of<T>(layers_, batch, capacity);
+void TransformerDecoder<T>::remember(const States<T>& memory, const std::vector<Index>& lengths,
+                                     Caches<T>& memories) const {
+  auto step = memories.kv.step(memories.sequences, memory.dim(1));
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].remember(memory, step.layer(static_cast<Index>(i)));
+  step.commit();
+  for (std::size_t i = 0; i < lengths.size(); ++i) memories.kv.truncate(memories.sequences[i], lengths[i]);
 }
 
 template <class T>
-typename TransformerDecoder<T>::Caches TransformerDecoder<T>::remember(const States<T>& memory) const {
-  Caches memories;
-  for (const DecoderLayer<T>& layer : layers_) memories.push_back(layer.remember(memory));
-  return memories;
-}
-
-template <class T>
-States<T> TransformerDecoder<T>::next(States<T> x, Caches& caches, const Caches& memories,
-                                      const Mask& memory_mask) const {
-  for (std::size_t i = 0; i < layers_.size(); ++i) x = layers_[i].next(x, caches[i], memories[i], memory_mask);
+States<T> TransformerDecoder<T>::next(States<T> x, Caches<T>& caches, const Caches<T>& memories) const {
+  auto step = caches.kv.step(caches.sequences, x.dim(1));
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const auto layer = static_cast<Index>(i);
+    x = layers_[i].next(x, step.layer(layer), memories.kv.view(layer, memories.sequences));
+  }
+  step.commit();
   return norm_(x);
 }
 
@@ -118,6 +119,7 @@ void TransformerDecoder<T>::visit(const std::string& prefix, const Visitor<T>& v
   visit_all(layers_, norm_, prefix, visitor);
 }
 
+template struct Caches<NN_SCALAR>;
 template class TransformerEncoder<NN_SCALAR>;
 template class TransformerDecoder<NN_SCALAR>;
 

@@ -5,6 +5,19 @@
 
 namespace nn {
 
+/// Keys and values of earlier tokens in all layers of a decoder, during text generation.
+template <class T>
+struct Caches {
+  /// For `batch` sequences of up to `capacity` tokens, each contiguous in memory.
+  Caches(const LayerConfig& config, Index layers, Index batch, Index capacity);
+
+  /// The number of tokens of each sequence.
+  Index length() const { return kv.length(sequences.front()); }
+
+  attn::KvCaches<T> kv;
+  std::vector<Index> sequences;  ///< of `kv`, in the order of the batch
+};
+
 /// nn.TransformerEncoder. With a causal mask it is the body of a GPT.
 template <class T>
 class TransformerEncoder {
@@ -14,10 +27,8 @@ class TransformerEncoder {
   /// Applies the layers; `weights`, if given, receives the weights of each layer's heads.
   States<T> operator()(States<T> x, const Mask& mask, std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// Caches of the earlier tokens of sequences, one per layer.
-  using Caches = std::vector<Cache<T>>;
-  Caches make_caches(Index batch, Index capacity) const;
-  States<T> next(States<T> x, Caches& caches) const;
+  /// Applies the layers to the next tokens of sequences whose earlier tokens are in the caches.
+  States<T> next(States<T> x, Caches<T>& caches) const;
 
   States<T> forward(States<T> x, const Mask& mask);
   States<T> backward(const States<T>& grad);
@@ -44,12 +55,9 @@ class TransformerDecoder {
   States<T> operator()(States<T> x, const Mask& mask, const States<T>& memory, const Mask& memory_mask,
                        std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// Keys and values, one cache per layer. For next(), `caches` hold those of earlier tokens, and `memories` those of
-  /// the memory.
-  using Caches = std::vector<Cache<T>>;
-  Caches make_caches(Index batch, Index capacity) const;
-  Caches remember(const States<T>& memory) const;
-  States<T> next(States<T> x, Caches& caches, const Caches& memories, const Mask& memory_mask) const;
+  /// Appends the memory's keys and values to caches, once for a whole generation. Tokens after `lengths` are padding.
+  void remember(const States<T>& memory, const std::vector<Index>& lengths, Caches<T>& memories) const;
+  States<T> next(States<T> x, Caches<T>& caches, const Caches<T>& memories) const;
 
   States<T> forward(States<T> x, const Mask& mask, const States<T>& memory, const Mask& memory_mask);
   /// Adds the gradient of the memory to grad_memory.

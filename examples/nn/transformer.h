@@ -27,15 +27,14 @@ class Transformer {
   States<T> operator()(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets,
                        std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// State of a generation: the sources' keys and values, computed once, and those of the targets so far. See
-  /// generation.cpp. The sequences of `targets` may be reordered. Each source may have several consecutive targets: the
-  /// beams of a search.
-  struct Caches {
-    typename TransformerDecoder<T>::Caches sources, targets;
-    std::vector<Index> lengths;  ///< of the sources
+  /// State of a generation: the sources' keys and values, computed once, and those of the targets so far, which may
+  /// have up to `capacity` tokens each. See generation.cpp. The sequences of `targets` may be reordered. Each source may
+  /// have several consecutive targets: the beams of a search.
+  struct State {
+    Caches<T> sources, targets;
   };
-  Caches encode(const Tokens& sources, const std::vector<Index>& lengths, Index targets_each = 1) const;
-  States<T> next(const Tokens& targets, Caches& caches) const;
+  State encode(const Tokens& sources, const std::vector<Index>& lengths, Index capacity, Index targets_each = 1) const;
+  States<T> next(const Tokens& targets, State& state) const;
 
   States<T> forward(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets);
   void backward(const States<T>& grad_logits);

@@ -46,8 +46,8 @@ const std::string& Continuation::next() {
 
 std::vector<float> Continuation::logits() {
   const Index most = model_.config().context;
-  if (caches_.front().length(0) + fresh_ > most) {
-    for (auto& cache : caches_) cache.clear();
+  if (caches_.length() + fresh_ > most) {
+    caches_.kv.truncate(caches_.sequences.front(), 0);
     fresh_ = std::min(static_cast<Index>(tokens_.size()), std::max<Index>(most / 2, 1));
   }
   nn::Tokens tokens({1, fresh_});

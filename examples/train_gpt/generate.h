@@ -44,7 +44,7 @@ class Continuation {
   const Vocabulary& vocabulary_;
   Sampling sampling_;
   nn::Random random_;
-  nn::Gpt<float>::Caches caches_;
+  nn::Caches<float> caches_;
   std::vector<std::int32_t> tokens_;
   Index fresh_;  // tokens at the end that have not been fed to the model yet
 };

@@ -119,6 +119,14 @@ std::vector<Candidate> best_candidates(const Hypotheses& hypotheses, Index first
   return best;
 }
 
+/// Replaces each sequence i with the old sequence from[i]. The next step copies those that are used several times.
+void reorder(nn::Caches<float>& caches, const std::vector<Index>& from) {
+  std::vector<Index> forks;
+  for (const Index i : from) forks.push_back(caches.kv.fork(caches.sequences[static_cast<std::size_t>(i)]));
+  for (const Index sequence : caches.sequences) caches.kv.release(sequence);
+  caches.sequences = std::move(forks);
+}
+
 }  // namespace
 
 std::vector<Ids> search(const nn::Transformer<float>& model, const std::vector<Ids>& sources,
@@ -127,17 +135,20 @@ std::vector<Ids> search(const nn::Transformer<float>& model, const std::vector<I
   const auto count = static_cast<Index>(sources.size());
   std::vector<Index> lengths;
   std::vector<Hypotheses> all;
+  Index longest = 0;  // of the targets
   for (const Ids& source : sources) {
     lengths.push_back(static_cast<Index>(source.size()));
-    all.emplace_back(config, 3 * source.size() + 20);
+    const Index most = 3 * lengths.back() + 20;
+    all.emplace_back(config, static_cast<std::size_t>(most));
+    longest = std::max(longest, most);
   }
   const Index beams = config.beams;
-  auto caches = model.encode(padded(sources, Characters::kEnd), lengths, beams);
+  auto state = model.encode(padded(sources, Characters::kEnd), lengths, longest, beams);
   auto last = nn::Tokens::uninitialized({count * beams, 1});
   std::fill_n(last.data(), last.size(), Pieces::kEnd);
   std::vector<Index> from(static_cast<std::size_t>(count * beams));
   while (!std::all_of(all.begin(), all.end(), [](const Hypotheses& h) { return h.done(); })) {
-    const nn::States<float> logits = model.next(last, caches);
+    const nn::States<float> logits = model.next(last, state);
     constexpr double kNanosecondsOfToken = 3;
     nn::for_blocks(
         count, 1, kNanosecondsOfToken * static_cast<double>(logits.dim(2) * beams), [&](Index begin, Index end) {
@@ -153,8 +164,7 @@ std::vector<Ids> search(const nn::Transformer<float>& model, const std::vector<I
             }
           }
         });
-    if (beams > 1)
-      for (nn::Cache<float>& cache : caches.targets) cache.reorder(from);
+    if (beams > 1) reorder(state.targets, from);
   }
   std::vector<Ids> targets;
   for (const Hypotheses& hypotheses : all) targets.push_back(hypotheses.best());

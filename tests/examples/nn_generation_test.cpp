@@ -103,8 +103,8 @@ TEST(NnModels, TransformerContinuesFromCaches) {
     const std::vector<Index> lengths{7, 1, 4};
     const States<double> whole = model(sources, lengths, targets);
     for (const auto& chunks : kChunks) {
-      auto caches = model.encode(sources, lengths);
-      expect_chunks(targets, whole, chunks, [&](const Tokens& some) { return model.next(some, caches); });
+      auto state = model.encode(sources, lengths, 12);
+      expect_chunks(targets, whole, chunks, [&](const Tokens& some) { return model.next(some, state); });
     }
   }
 }
@@ -117,8 +117,8 @@ TEST(NnModels, SeveralTargetsShareASource) {
   Tokens copies({6, 7});
   for (Index i = 0; i < 6; ++i) std::copy_n(&sources(i / 3, 0), 7, &copies(i, 0));
   const States<double> whole = model(copies, {7, 7, 7, 2, 2, 2}, targets);
-  auto caches = model.encode(sources, {7, 2}, 3);
-  expect_chunks(targets, whole, {2, 1, 1, 1}, [&](const Tokens& some) { return model.next(some, caches); });
+  auto state = model.encode(sources, {7, 2}, 5, 3);
+  expect_chunks(targets, whole, {2, 1, 1, 1}, [&](const Tokens& some) { return model.next(some, state); });
 }
 
 /// The first `len` tokens of a sequence.

@@ -115,12 +115,12 @@ TEST(NnLearning, TransformerReverses) {
   EXPECT_LT(loss, 0.1) << "guessing has a loss above log 10 = 2.3";
 
   const Batch unseen = draw();
-  auto caches = model.encode(unseen.sources, unseen.lengths);
+  auto state = model.encode(unseen.sources, unseen.lengths, kLongest + 1);
   Tokens token({kBatch, 1});
   std::fill_n(token.data(), kBatch, kBegin);
   Index right = 0, all = 0;
   for (Index i = 0; i <= kLongest; ++i) {
-    const States<float> logits = model.next(token, caches);
+    const States<float> logits = model.next(token, state);
     for (Index b = 0; b < kBatch; ++b) {
       token(b, 0) = best_of(logits, b, 0);
       if (unseen.next(b, i) == kIgnored) continue;
