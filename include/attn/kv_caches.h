@@ -43,10 +43,10 @@ struct KvCachesWithRopeInBraces {
 
 /// What a step of KvCaches appends, and where.
 struct OpenStep {
-  std::vector<Index> sequences, lens;
-  std::vector<PageTables::Mark> marks;  // of the sequences before the step
-  std::vector<bool> appended;           // for each layer, whether it has appended its tokens
-  bool has_positions;                   // whether step() was given the positions of its tokens
+  ShortList<Index> sequences, lens;
+  ShortList<PageTables::Mark> marks;  // of the sequences before the step
+  ShortList<char> appended;           // for each layer, whether it has appended its tokens
+  bool has_positions;                 // whether step() was given the positions of its tokens
 };
 }  // namespace detail
 
@@ -172,8 +172,9 @@ class KvCaches {
   /// exist or appears twice, or positions do not fit.
   template <std::integral N>
   [[nodiscard]] KvStep<T> step(Indices sequences, N tokens, const AppendOptions& options = {}) {
-    const std::size_t count = sequences.values.size();
-    return step(std::move(sequences), std::vector<Index>(count, static_cast<Index>(tokens)), options, false);
+    Indices lens = {};
+    lens.values = detail::ShortList<Index>(sequences.values.size(), static_cast<Index>(tokens));
+    return step(std::move(sequences), std::move(lens), options, false);
   }
   /// Begins a step that appends lens[i] tokens to sequences[i].
   [[nodiscard]] KvStep<T> step(Indices sequences, Indices lens, const AppendOptions& options = {}) {
@@ -265,7 +266,7 @@ class KvCaches {
   }
   [[noreturn]] void refuse_while_open(const char* what) const {
     Index appended = 0;
-    for (const bool done : open_->appended) appended += done;
+    for (const char done : open_->appended) appended += done;
     detail::refuse({what, ": a step of ", open_->sequences.size(), " sequences is open, to which ", appended, " of ",
                     layers(), " layers have appended; commit() or destroy it first"});
   }
@@ -340,9 +341,9 @@ class KvLayer {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
-    const std::vector<Index> same(lens ? 0 : caches_->opened(step_).lens.size(), keys.dim(2));
+    const detail::ShortList<Index> same(lens ? 0 : caches_->opened(step_).lens.size(), keys.dim(2));
     append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held),
-           lens ? std::span<const Index>(lens->values) : same, lens != nullptr, options);
+           lens ? lens->values : same, lens != nullptr, options);
   }
   void append(const detail::KernelFamily<Computed>& kernels, const detail::DTypeView<const Computed>& k,
               const detail::DTypeView<const Computed>& v, std::span<const Index> lens, bool packed,
@@ -435,8 +436,7 @@ class [[nodiscard]] KvStep {
 
 template <class T>
 KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const AppendOptions& options, bool packed) {
-  detail::OpenStep step{
-      std::move(given_sequences.values).to_vector(), std::move(given_lens.values).to_vector(), {}, {}, false};
+  detail::OpenStep step{std::move(given_sequences.values), std::move(given_lens.values), {}, {}, false};
   const Index count = static_cast<Index>(step.sequences.size()), given = static_cast<Index>(step.lens.size());
   unopened("step");
   detail::require(given == count, "step: got ", given, " lengths for ", count, " sequences");
@@ -453,7 +453,7 @@ KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const A
   detail::slide_windows(std::span(storage_), tables_, step.sequences, ropes());
   step.marks = tables_.marks(step.sequences);
   step.has_positions = !positions.empty();
-  step.appended.assign(storage_.size(), false);
+  step.appended = detail::ShortList<char>(storage_.size(), false);
   tables_.take(step.sequences, step.lens, positions, [&](Index page, Index copy, Index tokens) {
     for (detail::KvPages<T>& layer : storage_) layer.copy_page(layer, page, copy, tokens);
   });

@@ -191,7 +191,7 @@ class PagedKvCache {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
-    const std::vector<Index> lens(sequences.values.size(), keys.dim(2));
+    const detail::ShortList<Index> lens(sequences.values.size(), keys.dim(2));
     append(detail::appending_family<T, K, V>(), sequences.values, keys, detail::appended<Computed>(values_held),
            static_cast<Index>(lens.size()), lens, false, options);
   }
@@ -262,7 +262,7 @@ class PagedKvCache {
   auto rope_of() const {
     return [this](std::size_t) { return config_.rope ? &*config_.rope : nullptr; };
   }
-  void restore(std::span<const Index> sequences, const std::vector<detail::PageTables::Mark>& marks) noexcept {
+  void restore(std::span<const Index> sequences, std::span<const detail::PageTables::Mark> marks) noexcept {
     tables_.restore(sequences, marks);
   }
 

@@ -1,4 +1,4 @@
-// Vector of numbers that stores a few of them inline.
+// Vector of small objects that stores a few of them inline.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace attn::detail {
 
-/// A vector of numbers. Up to kInline of them are stored in the object itself, so that making a mod for each call of a
-/// control loop allocates nothing. Elements move with the object, unlike those of a std::vector.
+/// A vector of small objects, most often numbers. Up to kInline of them are stored in the list itself, so that making a
+/// mod for each call of a control loop allocates nothing. Elements move with the object, unlike those of a std::vector.
 template <class Number>
 class ShortList {
  public:
@@ -22,6 +22,9 @@ class ShortList {
       many_.assign(given.begin(), given.end());
     else
       for (const Number x : given) few_[count_++] = x;
+  }
+  ShortList(std::size_t count, Number value) {
+    for (std::size_t i = 0; i < count; ++i) push_back(value);
   }
   /// Takes over the vector's memory, unless the numbers fit inline.
   explicit ShortList(std::vector<Number>&& given) : ShortList(std::span(given).first(std::min(given.size(), kInline))) {

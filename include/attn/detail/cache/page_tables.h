@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -11,6 +10,7 @@
 
 #include "attn/detail/base/check.h"
 #include "attn/detail/base/ranges.h"
+#include "attn/detail/base/short_list.h"
 #include "attn/detail/cache/row_removal.h"
 #include "attn/isa.h"
 #include "attn/out_of_pages.h"
@@ -145,7 +145,7 @@ class PageTables {
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const Sequence& s = of(sequences[i]);
       needed += pages_for(s.length + lens[i]) - static_cast<Index>(s.pages.size());
-      if (!writes_to_last(s, lens[i])) continue;
+      if (!writes_to_last(s, lens[i]) || users(s.pages.back()) == 1) continue;
       Index& copied = copies[s.pages.back()];
       if (copied + 1 < users(s.pages.back())) ++copied, ++needed;
     }
@@ -182,17 +182,17 @@ class PageTables {
     if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), pages()));
     // The longest sequence comes last and thus keeps a page whose other users get copies. It writes after the tokens of
     // all of them, so restore() can give the page back to them.
-    std::vector<std::size_t> order(sequences.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
+    ShortList<std::size_t> order;
+    for (std::size_t i = 0; i < sequences.size(); ++i) order.push_back(i);
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return std::pair(of(sequences[a]).length, a) < std::pair(of(sequences[b]).length, b);
     });
     // Allocations, which may throw, come before any change.
-    std::vector<const Index*> given(sequences.size(), nullptr);  // the positions of each sequence
+    ShortList<const Index*> given;  // the positions of each sequence
     const Index* next = positions.empty() ? nullptr : positions.data();
     for (std::size_t i = 0; i < lens.size(); ++i) {
       Sequence& s = at(sequences[i]);
-      given[i] = next;
+      given.push_back(next);
       if (next) next += lens[i];
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
       s.positions.reserve(s.length, lens[i], given[i]);
@@ -314,8 +314,8 @@ class PageTables {
     at(sequence) = std::move(plan.after);
   }
 
-  std::vector<Mark> marks(std::span<const Index> sequences) const {
-    std::vector<Mark> all;
+  ShortList<Mark> marks(std::span<const Index> sequences) const {
+    ShortList<Mark> all;
     for (Index sequence : sequences) {
       const Sequence& s = of(sequence);
       all.push_back({s.length, s.pages.empty() ? std::nullopt : std::optional(s.pages.back()), s.appended});
@@ -324,7 +324,7 @@ class PageTables {
   }
   /// Undoes take() and lengthen(); to be called before anything else changes. It allocates nothing, because the free
   /// list still has capacity for the pages it had.
-  void restore(std::span<const Index> sequences, const std::vector<Mark>& marks) noexcept {
+  void restore(std::span<const Index> sequences, std::span<const Mark> marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);
       shorten(s, marks[i].length);
