@@ -158,7 +158,7 @@ class PageTables {
     require(tokens >= 0 && tokens <= kLargestIndex, "pages_needed: tokens must be in 0..2^", kIndexBits, ", but is ",
             tokens);
     Index needed = pages_needed({&sequence, 1}, {&tokens, 1});
-    if (tokens == 0 || beyond_window(sequence) == 0) return needed;
+    if (beyond_window(sequence) == 0) return needed;
     const Sequence& s = of(sequence);
     const Plan slide = plan_slide(sequence);
     needed += slide.taken;
