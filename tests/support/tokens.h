@@ -11,6 +11,13 @@ struct TokenSizes {
   Index kv_heads = 1, head_dim = 1, v_dim = 1;
 };
 
+/// How many of a sequence's tokens leave its window, after the sinks, when more are appended; see PagedKvCacheConfig.
+template <class Config>
+Index tokens_leaving(const Config& c, Index length) {
+  const Index beyond = length - c.sinks - c.window;
+  return c.window > 0 && beyond > 0 ? beyond - beyond % c.page_size : 0;
+}
+
 /// The scalar of keys and values that these tests append to a cache of T.
 template <class T>
 using Given = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
