@@ -1,4 +1,4 @@
-// Random operations on the paged cache, each compared with a plain model.
+// Random operations on the paged cache, with and without a window, each compared with a plain model.
 #include <iostream>
 
 #include "support/paged_model.h"
@@ -17,7 +17,13 @@ PagedKvCacheConfig drawn_config(Random& random) {
   c.kv_heads = random.integer(1, 2);
   c.head_dim = random.integer(4, 8);
   c.v_dim = random.integer(4, 8);
+  if (random.chance(0.5)) c.window = random.integer(1, 8);
   return c;
+}
+
+/// A score mod that depends on the positions of keys, which a window must not change.
+auto thirds() {
+  return score_mod([](auto x, const Position& p) { return x + (p.kv % 3 == 0); });
 }
 
 template <class T>
@@ -52,7 +58,7 @@ class Trial {
       model_.release(random_.pick(known));
     } else if (kind < 36) {
       const Index id = random_.pick(known);
-      model_.truncate(id, random_.integer(0, model_.sequences.at(id).size()));
+      model_.truncate(id, drawn_length(id));
     } else if (kind < 80) {
       append(some_of(known, kind < 58 ? 1 : 4), kind % 2 == 0);
     } else {
@@ -75,8 +81,9 @@ class Trial {
     if (random_.chance(0.5))
       model_.fork(from);
     else
-      model_.fork(from, random_.integer(0, model_.sequences.at(from).size()));
+      model_.fork(from, drawn_length(from));
   }
+  Index drawn_length(Index of) { return random_.integer(model_.least(of), model_.sequences.at(of).size()); }
 
   /// Appends mostly a few tokens, now and then several pages of them. Sometimes NaN tokens are appended and truncated
   /// at once: the contents after the end of a sequence and of freed pages must not matter.
@@ -101,7 +108,8 @@ class Trial {
     if (model_.cache.pages_needed(to[0], room) > 0) return;
     Appended<Given<T>> poison(Tokens::filled(model_.sizes(), room, std::numeric_limits<double>::quiet_NaN()));
     model_.cache.append(to[0], poison.k(), poison.v());
-    model_.cache.truncate(to[0], length);
+    model_.slide(to[0]);
+    model_.cache.truncate(to[0], model_.sequences.at(to[0]).size());
   }
 
   void attend(const std::vector<Index>& to) {
@@ -122,9 +130,14 @@ class Trial {
     if (is_causal)
       attention_into(memory.out.view(), memory.lse3(), ragged(q, q_lens), batch, causal(), options);
     else
-      attention_into(memory.out.view(), memory.lse3(), ragged(q, q_lens), batch, full(), options);
+      attention_into(memory.out.view(), memory.lse3(), ragged(q, q_lens), batch, thirds(), options);
     Meaning meaning;
-    if (is_causal) meaning.keep = [](const Pair& p) { return p.kv <= p.q; };
+    if (is_causal)
+      meaning.keep = [](const Pair& p) { return p.kv <= p.q; };
+    else
+      meaning.score = [&](Real x, const Pair& p) {
+        return x + ((p.kv + model_.offsets.at(to[static_cast<std::size_t>(p.batch)])) % 3 == 0);
+      };
     Expected<float>(call, meaning).expect(memory);
     ++attended_;
   }

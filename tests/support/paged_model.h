@@ -1,5 +1,5 @@
-// A plain model of PagedKvCache: each sequence is a list of tokens, and the expected use of pages follows from the
-// tables.
+// A plain model of PagedKvCache without sinks: each sequence is a list of tokens, and the expected use of pages follows
+// from the tables.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,14 @@ class PagedModel {
 
   PagedKvCache<T> cache;
   std::map<Index, Tokens> sequences;
+  std::map<Index, Index> offsets;  // how many tokens of each sequence have left its window
 
   const TokenSizes& sizes() const { return sizes_; }
 
   Index add() {
     const Index id = cache.add();
     EXPECT_TRUE(sequences.emplace(id, Tokens(sizes_)).second) << "id " << id << " was assigned twice";
+    offsets[id] = 0;
     return id;
   }
   Index fork(Index from, std::optional<Index> length = std::nullopt) {
@@ -31,17 +33,29 @@ class PagedModel {
     Tokens copy = sequences.at(from);
     if (length) copy.truncate(*length);
     EXPECT_TRUE(sequences.emplace(id, std::move(copy)).second) << "id " << id << " was assigned twice";
+    offsets[id] = offsets.at(from);
     EXPECT_EQ(cache.free_pages(), free) << "a fork allocated pages";
     return id;
   }
   void release(Index id) {
     cache.release(id);
     sequences.erase(id);
+    offsets.erase(id);
     EXPECT_FALSE(cache.has(id));
   }
+  /// The fewest tokens that truncate() and fork() may leave.
+  Index least(Index id) const { return offsets.at(id) > 0 ? cache.config().window : 0; }
   void truncate(Index id, Index length) {
     cache.truncate(id, length);
     sequences.at(id).truncate(length);
+  }
+
+  /// Lets the tokens leave that an append drops first.
+  void slide(Index id) {
+    Tokens& tokens = sequences.at(id);
+    const Index left = tokens_leaving(cache.config(), tokens.size());
+    tokens = tokens.part(left, tokens.size());
+    offsets.at(id) += left;
   }
 
   /// Appends more[i] to ids[i], using the overload that fits. Expects OutOfPages if there are too few pages. Returns
@@ -49,11 +63,16 @@ class PagedModel {
   bool append(const std::vector<Index>& ids, const std::vector<Tokens>& more, bool ragged, Layout layout) {
     std::vector<Index> lens;
     for (const Tokens& t : more) lens.push_back(t.size());
-    const Index needed = pages_needed(ids, lens), free = cache.free_pages();
-    if (ids.size() == 1) {
-      EXPECT_EQ(cache.pages_needed(ids[0], lens[0]), needed);
+    auto tables = all_tables();
+    for (const Index id : ids) {
+      const Index left = tokens_leaving(cache.config(), sequences.at(id).size());
+      tables[id].erase(tables[id].begin(), tables[id].begin() + left / cache.config().page_size);
+      slide(id);
     }
-    const auto tables = all_tables();
+    const Index needed = pages_needed(tables, ids, lens), before = cache.free_pages(), free = free_beside(tables);
+    if (ids.size() == 1) {
+      EXPECT_EQ(cache.pages_needed(ids[0], lens[0]), std::max<Index>(needed - (free - before), 0));
+    }
     try {
       if (ragged) {
         Appended<Given<T>> given(concatenated(more), layout);
@@ -87,36 +106,42 @@ class PagedModel {
   /// need.
   void expect_sound() const {
     ASSERT_EQ(cache.sequences(), static_cast<Index>(sequences.size()));
-    std::set<Index> used;
     for (const auto& [id, tokens] : sequences) {
       ASSERT_TRUE(cache.has(id));
       ASSERT_EQ(cache.length(id), tokens.size());
+      ASSERT_EQ(cache.offset(id), offsets.at(id));
       const auto table = cache.table(id);
       ASSERT_EQ(static_cast<Index>(table.size()), pages_for(tokens.size())) << "sequence " << id;
       ASSERT_EQ(std::set<Index>(table.begin(), table.end()).size(), table.size()) << "sequence " << id;
-      used.insert(table.begin(), table.end());
+      for (const Index page : table) ASSERT_TRUE(page >= 0 && page < cache.pages());
     }
-    ASSERT_TRUE(used.empty() || (*used.begin() >= 0 && *used.rbegin() < cache.pages()));
-    ASSERT_EQ(cache.free_pages() + static_cast<Index>(used.size()), cache.pages());
+    ASSERT_EQ(cache.free_pages(), free_beside(all_tables()));
   }
   void expect_contents() const {
     for (const auto& [id, tokens] : sequences) ASSERT_TRUE(holds(cache, id, tokens));
   }
 
  private:
+  using Tables = std::map<Index, std::vector<Index>>;
+
   Index pages_for(Index tokens) const {
     const Index size = cache.config().page_size;
     return tokens / size + (tokens % size > 0);
   }
-  std::map<Index, std::vector<Index>> all_tables() const {
-    std::map<Index, std::vector<Index>> tables;
+  Tables all_tables() const {
+    Tables tables;
     for (const auto& [id, tokens] : sequences) tables[id] = {cache.table(id).begin(), cache.table(id).end()};
     return tables;
   }
+  Index free_beside(const Tables& tables) const {
+    std::set<Index> used;
+    for (const auto& [id, table] : tables) used.insert(table.begin(), table.end());
+    return cache.pages() - static_cast<Index>(used.size());
+  }
   /// The number of pages that consecutive appends allocate: new ones, and copies of shared pages that are written to.
-  Index pages_needed(const std::vector<Index>& ids, const std::vector<Index>& lens) const {
+  Index pages_needed(const Tables& tables, const std::vector<Index>& ids, const std::vector<Index>& lens) const {
     std::map<Index, Index> users;
-    for (const auto& [id, table] : all_tables())
+    for (const auto& [id, table] : tables)
       for (Index page : table) ++users[page];
     Index needed = 0;
     for (std::size_t i = 0; i < ids.size(); ++i) {
