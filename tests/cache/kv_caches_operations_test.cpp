@@ -1,4 +1,5 @@
-// Random operations on KvCaches, each compared with a plain model and with a PagedKvCache for each layer.
+// Random operations on KvCaches, with and without a window, each compared with a plain model and with a PagedKvCache
+// for each layer.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -15,16 +16,18 @@ KvCachesConfig drawn_config(Random& random) {
   KvCachesConfig c;
   c.layers = random.integer(1, 4);
   c.page_size = random.pick(std::vector<Index>{1, 2, 3, 4, 5, 8, 16, 64});
-  c.pages = c.page_size > 8 ? random.integer(3, 6) : random.integer(8, 24);
+  c.pages = c.page_size > 8 ? random.integer(3, 6) : random.integer(12, 24);
   c.kv_heads = random.integer(1, 2);
   c.head_dim = 2 * random.integer(2, 4);
   c.v_dim = random.integer(4, 8);
-  const Rope rope({.head_dim = c.head_dim}), other({.head_dim = c.head_dim, .base = 100});
+  if (random.chance(0.5)) c.window = random.integer(1, 6);
+  if (c.window > 0 && random.chance(0.5)) c.sinks = random.integer(1, 2);
+  std::vector<std::optional<Rope>> ropes{Rope({.head_dim = c.head_dim}), Rope({.head_dim = c.head_dim, .base = 100})};
+  if (c.sinks == 0) ropes.push_back(std::nullopt);  // with sinks, a layer's rope may decide how many pages are used
   const Index kind = random.integer(0, 3);
-  if (kind == 1) c.rope = rope;
+  if (kind == 1) c.rope = ropes[0];
   if (kind == 2)
-    for (Index l = 0; l < c.layers; ++l)
-      c.ropes.push_back(random.pick(std::vector<std::optional<Rope>>{rope, other, std::nullopt}));
+    for (Index l = 0; l < c.layers; ++l) c.ropes.push_back(random.pick(ropes));
   return c;
 }
 
@@ -40,7 +43,9 @@ class Trial {
                                              .kv_heads = c.kv_heads,
                                              .head_dim = c.head_dim,
                                              .v_dim = c.v_dim,
-                                             .rope = c.ropes.empty() ? c.rope : c.ropes[at(l)]});
+                                             .rope = c.ropes.empty() ? c.rope : c.ropes[at(l)],
+                                             .window = c.window,
+                                             .sinks = c.sinks});
   }
 
   void run(int operations) {
@@ -56,7 +61,7 @@ class Trial {
     EXPECT_EQ(caches_.free_pages(), caches_.pages());
   }
 
-  Index committed = 0, abandoned = 0, out_of_pages = 0;
+  Index committed = 0, abandoned = 0, out_of_pages = 0, slides = 0;
 
  private:
   using Ids = std::vector<Index>;
@@ -77,7 +82,7 @@ class Trial {
       model_.erase(id);
       EXPECT_FALSE(caches_.has(id));
     } else if (kind < 34) {
-      const Index id = random_.pick(known), length = random_.integer(0, caches_.length(id));
+      const Index id = random_.pick(known), length = drawn_length(id);
       caches_.truncate(id, length);
       for (auto& cache : apart_) cache.truncate(id, length);
       for (Tokens& tokens : model_.at(id)) tokens.truncate(length);
@@ -106,9 +111,13 @@ class Trial {
     return from;
   }
 
+  /// A length that truncate() and fork() may leave.
+  Index drawn_length(Index id) {
+    return random_.integer(caches_.offset(id) > 0 ? caches_.config().window : 0, caches_.length(id));
+  }
   void fork(Index from) {
     std::optional<Index> length;
-    if (random_.chance(0.5)) length = random_.integer(0, caches_.length(from));
+    if (random_.chance(0.5)) length = drawn_length(from);
     const Index id = caches_.fork(from, length);
     for (auto& cache : apart_) ASSERT_EQ(cache.fork(from, length), id);
     std::vector<Tokens> copy = model_.at(from);
@@ -134,25 +143,60 @@ class Trial {
       for (Index& len : lens) len = draw();
 
     const auto before_apart = apart_;
-    const auto before_tables = tables();
-    const Index free = caches_.free_pages();
+    const auto slid = tables_without_leaving(to);
+    const Index free = caches_.free_pages(), needed = caches_.pages_needed(to[0], lens[0]);
+    EXPECT_EQ(needed, apart_[0].pages_needed(to[0], lens[0]));
     try {
       KvStep<T> step = packed ? caches_.step(to, lens) : caches_.step(to, lens[0]);
-      if (to.size() == 1) {
-        EXPECT_EQ(free - caches_.free_pages(), before_apart[0].pages_needed(to[0], lens[0]));
+      if (to.size() == 1 && !has_sinks()) {
+        EXPECT_EQ(std::max<Index>(free - caches_.free_pages(), 0), needed);
       }
+      slide(to);
       if (fill(step, to, lens, packed)) return;
       ++abandoned;
+      slide_apart(before_apart, to);
     } catch (const Fails&) {
       ++abandoned;
+      slide_apart(before_apart, to);
     } catch (const OutOfPages& e) {
       ++out_of_pages;
       expect_out_of_pages_too(e, to, lens);
+      slide(to);
     }
-    apart_ = before_apart;
-    EXPECT_EQ(caches_.free_pages(), free);
-    EXPECT_EQ(tables(), before_tables);
+    if (!has_sinks()) {
+      EXPECT_EQ(tables(), slid);
+    }
     if (random_.chance(0.1)) expect_contents();
+  }
+
+  bool has_sinks() const { return caches_.config().sinks > 0; }
+  /// The tables after the windows of these sequences, without sinks, have slid.
+  std::map<Index, Ids> tables_without_leaving(const Ids& to) const {
+    std::map<Index, Ids> slid = tables();
+    for (const Index id : to) {
+      const Index left = tokens_leaving(caches_.config(), caches_.length(id)) / caches_.config().page_size;
+      if (!has_sinks()) slid[id].erase(slid[id].begin(), slid[id].begin() + left);
+    }
+    return slid;
+  }
+  /// Windows slide before a step, and stay so if it fails. With sinks, not all have slid if there are too few pages.
+  void slide(const Ids& to) {
+    const KvCachesConfig& c = caches_.config();
+    for (const Index id : to) {
+      const Index length = model_.at(id)[0].size(), left = tokens_leaving(c, length);
+      if (left == 0 || caches_.length(id) == length) continue;
+      for (Tokens& tokens : model_.at(id)) {
+        Tokens kept = tokens.part(0, c.sinks);
+        kept.add(tokens.part(c.sinks + left, length));
+        tokens = std::move(kept);
+      }
+      ++slides;
+    }
+  }
+  /// A failed step leaves the layers apart as before, except that windows have slid, as before any append.
+  void slide_apart(const std::vector<PagedKvCache<T>>& before, const Ids& to) {
+    apart_ = before;
+    for (auto& cache : apart_) append(cache, to, {Tokens(sizes())}, Ids(to.size(), 0));
   }
 
   /// The layers of a step append their tokens in any order. Returns whether all did and the step was committed.
@@ -171,8 +215,10 @@ class Trial {
       append(step, layer, more[at(layer)], packed ? lens : Ids());
       append(apart_[at(layer)], to, more[at(layer)], lens);
       expect_lengths(step, layer, to, lens);
-      if (i == end) attend(step, layer, to, lens, failing() | causal());
-      attend(step, layer, to, lens, causal());
+      const auto got = step.layer(layer);
+      const auto want = apart_[at(layer)].view(to);
+      if (i == end) attend(got, want, lens, failing() | causal());
+      attend(got, want, lens, causal() | thirds());
       if (i + 1 < layers) {
         expect_refused("commit", {"layer", "of " + std::to_string(layers), "has not appended"}, [&] { step.commit(); });
       }
@@ -189,12 +235,14 @@ class Trial {
   void expect_out_of_pages_too(const OutOfPages& e, const Ids& to, const Ids& lens) {
     std::vector<Tokens> zeros;
     for (const Index len : lens) zeros.push_back(Tokens::filled(sizes(), len, 0));
-    try {
-      append(apart_[0], to, zeros, lens);
-      ADD_FAILURE() << "there were enough pages";
-    } catch (const OutOfPages& apart) {
-      EXPECT_EQ(e.needed(), apart.needed());
-      EXPECT_EQ(e.free(), apart.free());
+    for (auto& cache : apart_) {
+      try {
+        append(cache, to, zeros, lens);
+        ADD_FAILURE() << "there were enough pages";
+      } catch (const OutOfPages& apart) {
+        EXPECT_EQ(e.needed(), apart.needed());
+        EXPECT_EQ(e.free(), apart.free());
+      }
     }
   }
 
@@ -216,10 +264,14 @@ class Trial {
     cache.append(to, given.k(), given.v(), lens);
   }
 
-  /// Attention over a layer of the step equals attention over the layer's own cache, bit for bit. (With a mod that
-  /// throws, it throws if a query keeps a key.)
+  /// A score mod that depends on the positions of keys, which a window without sinks must not change.
+  static auto thirds() {
+    return score_mod([](auto x, const Position& p) { return x + (p.kv % 3 == 0); });
+  }
+  /// Attention over a layer equals attention over the layer's own cache, bit for bit. (With a mod that throws, it
+  /// throws if a query keeps a key.)
   template <class M>
-  void attend(const KvStep<T>& step, Index layer, const Ids& to, const Ids& lens, const M& mods) {
+  void attend(const auto& layer, const auto& apart, const Ids& lens, const M& mods) {
     using C = Given<T>;
     Index sum = 0;
     for (const Index len : lens) sum += len;
@@ -228,10 +280,10 @@ class Trial {
     Tensor<C, 4> q({1, heads, sum, sizes().head_dim});
     for (Index i = 0; i < q.size(); ++i) q.data()[i] = static_cast<C>(static_cast<float>(numbers[at(i)]));
     const Options options{.executor = serial()};
-    const auto got = attention(ragged(q, lens), step.layer(layer), mods, options);
-    const auto want = attention(ragged(q, lens), apart_[at(layer)].view(to), mods, options);
+    const auto got = attention(ragged(q, lens), layer, mods, options);
+    const auto want = attention(ragged(q, lens), apart, mods, options);
     ASSERT_EQ(got.out.shape(), want.out.shape());
-    EXPECT_TRUE(std::equal(got.out.data(), got.out.data() + got.out.size(), want.out.data())) << "layer " << layer;
+    EXPECT_TRUE(std::equal(got.out.data(), got.out.data() + got.out.size(), want.out.data()));
   }
 
   void expect_lengths(const KvStep<T>& step, Index layer, const Ids& to, const Ids& more) const {
@@ -261,17 +313,29 @@ class Trial {
       ASSERT_TRUE(caches_.has(id));
       const Index length = model_.at(id)[0].size();
       ASSERT_EQ(caches_.length(id), length);
+      for (const auto& cache : apart_) {
+        ASSERT_EQ(cache.length(id), length);
+        ASSERT_EQ(cache.offset(id), caches_.offset(id));
+      }
+      if (has_sinks()) continue;
       ASSERT_EQ(static_cast<Index>(table.size()), (length + size - 1) / size) << "sequence " << id;
       used.insert(table.begin(), table.end());
     }
-    ASSERT_EQ(caches_.free_pages() + static_cast<Index>(used.size()), caches_.pages());
+    if (!has_sinks()) {
+      ASSERT_EQ(caches_.free_pages() + static_cast<Index>(used.size()), caches_.pages());
+    }
   }
-  void expect_contents() const {
+  void expect_contents() {
     for (const auto& [id, tokens] : model_)
       for (Index l = 0; l < caches_.layers(); ++l) {
+        SCOPED_TRACE("sequence " + std::to_string(id) + ", layer " + std::to_string(l));
+        if (has_sinks()) {
+          attend(caches_.view(l, {id}), apart_[at(l)].view({id}), {1}, thirds());
+          continue;
+        }
         const auto& config = apart_[at(l)].config();
         const Tokens& want = config.rope ? tokens_of(apart_[at(l)], id) : tokens[at(l)];
-        ASSERT_TRUE(holds(caches_, l, id, want)) << "layer " << l;
+        ASSERT_TRUE(holds(caches_, l, id, want));
       }
   }
 
@@ -286,7 +350,7 @@ void run_trials() {
   constexpr int kSeeds = 60, kOperations = 400;
   Sample sample;
   std::cout << "seeds 1 to " << kSeeds << ", " << kOperations << " operations each" << sample.text() << "\n";
-  Index committed = 0, abandoned = 0, out_of_pages = 0;
+  Index committed = 0, abandoned = 0, out_of_pages = 0, slides = 0;
   bool all = true;
   for (std::uint64_t seed = 1; seed <= kSeeds && !::testing::Test::HasFailure(); ++seed) {
     if (!sample.takes_next()) {
@@ -297,11 +361,13 @@ void run_trials() {
     Trial<T> trial(seed);
     trial.run(kOperations);
     committed += trial.committed, abandoned += trial.abandoned, out_of_pages += trial.out_of_pages;
+    slides += trial.slides;
   }
   if (!all) return;
   EXPECT_GT(committed, kSeeds * kOperations / 5);
   EXPECT_GT(abandoned, kSeeds * kOperations / 20);
   EXPECT_GT(out_of_pages, kSeeds * kOperations / 50);
+  EXPECT_GT(slides, kSeeds * kOperations / 20);
 }
 
 TEST(KvCachesOperations, Float) { run_trials<float>(); }
