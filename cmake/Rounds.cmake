@@ -32,7 +32,7 @@ macro(attn_rounds)
   in_rounds(release 3 backward_sweep_double_test contraction)
   # Benchmarks are built in every round, and run in one.
   in_rounds(release 0 bench_additive bench_attention_bench bench_compare bench_training)
-  in_rounds(release 1 bench_backward bench_decode bench_family bench_ring)
+  in_rounds(release 1 bench_backward bench_caches bench_decode bench_family bench_ring)
   in_rounds(release 2 bench_halves bench_heatmap bench_linear_attention bench_ring_model)
   in_rounds(release 3 bench_compile_time bench_mods bench_phases bench_small)
 
