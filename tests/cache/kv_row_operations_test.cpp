@@ -357,9 +357,9 @@ class Trial {
           cache_.append(given.k(), given.v(), lens, options);
       }
     });
-    if (way == 0 && done && config_.sinks == 0) {
+    if (way == 0 && done) {
       EXPECT_EQ(std::max<Index>(free - free_pages(), 0), needed);
-    } else if (way == 0 && kKind == 1 && refusals > refused && config_.sinks == 0) {
+    } else if (way == 0 && kKind == 1 && refusals > refused) {
       EXPECT_GT(needed, free);
     }
     if (!done) return slide_as_the_cache_did(to);
