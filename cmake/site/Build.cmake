@@ -34,6 +34,12 @@ set(pages
     ".github/CONTRIBUTING.md|contributing|Contributing"
     ".github/CHANGELOG.md|changes|Changes")
 
+# The page of examples/web, if it has been built.
+set(demo ${SOURCE_DIR}/build/web/index.html)
+if(EXISTS ${demo})
+  list(APPEND pages "|demo|Demo")
+endif()
+
 set(SITE_SOURCE ${CMAKE_CURRENT_LIST_DIR})
 set(made ${WORK_DIR}/made)
 file(REMOVE_RECURSE ${made} ${WORK_DIR}/reference)
@@ -157,6 +163,9 @@ if(runs)
   file(COPY ${runs} DESTINATION ${made}/runs)
 endif()
 file(COPY ${SITE_SOURCE}/style.css DESTINATION ${made})
+if(EXISTS ${demo})
+  file(COPY_FILE ${demo} ${made}/demo.html)
+endif()
 
 cmake_path(GET OUTPUT PARENT_PATH folder)
 file(MAKE_DIRECTORY ${folder})
