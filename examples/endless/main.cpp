@@ -1,4 +1,4 @@
-// endless: writes text without end in constant memory, through a window of the last tokens and the first ones as sinks.
+// endless: writes any length of text in constant memory, with a window of the last tokens and the first ones as sinks.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -44,7 +44,7 @@ void run(const Request& request) {
   const Transformer network{Checkpoint(BinaryFile(std::filesystem::path(request.model)))};
   const Config& config = network.config();
   const Tokenizer tokenizer(BinaryFile(std::filesystem::path(request.tokenizer)), config.vocab_size);
-  const Index held = request.sinks + request.window + kPageSize;  // until a page of the oldest ones leaves
+  const Index held = request.sinks + request.window + kPageSize;  // just before the oldest page leaves
   if (held > config.seq_len)
     throw FileError(request.model, "--sinks, --window and a page are " + std::to_string(held) +
                                        " tokens, more than the network's seq_len of " + std::to_string(config.seq_len));

@@ -29,7 +29,7 @@ class Drafter {
   void learn(std::span<const Index> text, Index next);
 
   /// Returns a tree of at most `nodes` nodes after `text`, which has at least one token: the continuations with the
-  /// highest estimated probabilities, as far as these are at least `least`.
+  /// highest estimated probabilities, without those below `least`.
   Draft draft(std::span<const Index> text, Index nodes, double least = 0) const;
 
  private:
@@ -45,8 +45,8 @@ class Drafter {
     double probability;
   };
 
-  /// Returns the likeliest tokens after `context`, in any order. A longer context is believed more, the more often it
-  /// was seen and the fewer different tokens followed it (Witten-Bell smoothing).
+  /// Returns the likeliest tokens after `context`, in any order. A longer context has more weight if it was seen more
+  /// often and fewer different tokens followed it (Witten-Bell smoothing).
   std::vector<Guess> guesses(std::span<const Index> context) const;
 
   std::unordered_map<std::uint64_t, Counts> counts_;  // by the packed tokens of a context

@@ -1,4 +1,4 @@
-// speculative: writes a text twice, one token for each call of a network, and with drafts that it verifies in trees.
+// speculative: writes a text twice: with one token per call of a network, and with trees of drafts that it verifies.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -55,7 +55,7 @@ class Program {
                                          std::to_string(network_.config().seq_len));
   }
 
-  /// Writes the text in both ways, as often as requested, and prints the statistics.
+  /// Writes the text both ways, as often as requested, and prints the statistics.
   void run() const {
     Drafter drafter;
     const Index learned = learn(drafter);
@@ -70,7 +70,7 @@ class Program {
       });
       Sampler sampler(request_.sampler);
       Context context = context_for(request_.steps + request_.nodes);
-      Drafter own = drafter;  // which knows nothing of this text yet
+      Drafter own = drafter;  // has not seen this text yet
       last = speculate(
           network_, tokenizer_, sampler, prompt_, context, own,
           {.steps = request_.steps, .nodes = request_.nodes, .least = request_.least, .attention = attention_},

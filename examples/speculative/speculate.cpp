@@ -28,7 +28,7 @@ Figures speculate(const Transformer& network, const Tokenizer& tokenizer, Sample
                                 std::to_string(options.steps) + " steps");
   using Clock = std::chrono::steady_clock;
   Figures figures;
-  Tokens text;  // what was written; its last token has not been processed yet
+  Tokens text;  // everything written; its last token has not been processed yet
   const auto add = [&](Index token) {
     if (!text.empty()) {
       drafter.learn(text, token);

@@ -15,7 +15,7 @@ using tinystories::Transformer;
 struct Options {
   Index steps = 0;   // tokens to process, including the prompt
   Index nodes = 8;   // of a tree of drafts, including the last token of the text
-  double least = 0;  // estimated probability of a node
+  double least = 0;  // the lowest estimated probability of a node
   attn::Options attention = {};
 };
 

@@ -12,7 +12,7 @@ namespace tinystories {
 
 namespace {
 
-/// Contiguous sequences are pages of their whole capacity.
+/// A contiguous sequence is one page of its whole capacity.
 attn::KvCachesConfig caches_of(const Config& config, const CacheOptions& options) {
   const Index page_size = options.paged ? options.page_size : options.capacity;
   const auto pages_for = [&](Index tokens) { return (tokens + page_size - 1) / page_size; };

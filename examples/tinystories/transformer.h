@@ -13,12 +13,12 @@
 namespace tinystories {
 
 struct CacheOptions {
-  bool paged = false;    // in pages, rather than one sequence after the other
+  bool paged = false;    // in pages, rather than contiguous
   Index capacity = 0;    // tokens of each sequence; with a window, the most that are held at once
   Index page_size = 64;  // tokens per page
   Index batch = 1;       // sequences, which have the same length
-  Index window = 0;      // if positive, the last tokens that stay in pages, and
-  Index sinks = 0;       // the first ones
+  Index window = 0;      // if positive, how many of the last tokens stay
+  Index sinks = 0;       // with a window, how many of the first tokens stay too
 };
 
 /// The state of one or several sequences of the same length: keys and values of all layers. Keys are rotated by their

@@ -32,7 +32,7 @@ class TaskRef {
 /// Runs independent tasks. To use your own threads, derive from Executor::Backend and pass a shared pointer to it.
 ///
 /// Create an executor once and reuse it. Copies share its threads, which live as long as the last copy. Any number of
-/// threads may use it at the same time, as they may share mods, const caches and layers: see "Thread safety" in
+/// threads may use it at the same time. They may also share mods, const caches and layers: see "Thread safety" in
 /// examples/README.md. If a task throws, so does the call, and the executor remains usable.
 class Executor {
  public:
@@ -46,7 +46,7 @@ class Executor {
     /// concurrency()), and two tasks of a call that run at the same time have different workers. If a task throws,
     /// run() rethrows the exception after all other tasks have stopped; tasks that have not begun need not run.
     ///
-    /// Several threads may call run() at the same time, each for another call, and a task may call it too.
+    /// Several threads may call run() at the same time, each for a different call, and so may a task.
     virtual void run(Index tasks, TaskRef task) const = 0;
 
     /// Returns the number of workers, in [1, concurrency()], for a call that would take `microseconds` on one thread.

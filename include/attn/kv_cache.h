@@ -98,7 +98,7 @@ class KvCache {
   /// The number of tokens of one sequence. @throws std::invalid_argument if the sequence does not exist.
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
   /// The position by which the rope rotates a row of a sequence: the row number, unless append() was given positions or
-  /// drop() kept them. That of row length(sequence) is the position of the next token.
+  /// drop() kept them. For row length(sequence), it is that of the next token.
   /// @throws std::invalid_argument if the sequence does not exist.
   Index position(Index sequence, Index row) const { return positions_[at(sequence)].rows()(row); }
   /// The size of keys, values and their scales in bytes.
@@ -106,7 +106,7 @@ class KvCache {
 
   /// Appends the same number of tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads,
   /// tokens, v_dim), with any strides, of type Computed, or 16-bit floats if that is float.
-  /// @throws std::invalid_argument if shapes disagree, or positions are given but do not fit or there is no rope;
+  /// @throws std::invalid_argument if shapes disagree, or if positions are given that do not fit, or without a rope;
   /// std::length_error if a sequence would exceed max_capacity.
   template <class K, class V>
   void append(const K& k, const V& v, const AppendOptions& options = {}) {
@@ -161,37 +161,37 @@ class KvCache {
 
   /// Removes tokens begin … end - 1 of a sequence. The rows of later tokens decrease by end - begin. With a rope, their
   /// keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024, section 3.2), so
-  /// that the result is that of a sequence without the removed positions; attention_factor() is not applied again. Each
-  /// rotation rounds a key once more: by at most about an ulp of the larger element of a pair, or scale / 2 with
-  /// std::int8_t; 100 drops of the same length changed floats by 30 ulps.
-  /// `.keep_positions = true` rotates nothing; mods see rows in either case.
+  /// that no gap between positions remains; attention_factor() is not applied again. Each rotation rounds a key once
+  /// more: by at most about an ulp of the larger element of a pair, or scale / 2 with std::int8_t; 100 drops of the
+  /// same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. Mods see rows in
+  /// either case.
   ///
-  /// Cost: later tokens are read and written once: keys and values, or, with a rope, less than one and a half times
-  /// the time of copying them.
+  /// Cost: the keys and values of later tokens are copied once. With a rope, this takes less than one and a half times
+  /// as long as without.
   /// @throws std::invalid_argument unless 0 <= begin <= end <= length. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
     keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
   }
 
-  /// Keeps only the given rows of a sequence, as policies do that evict the keys of least weight (Zhang et al. 2023,
-  /// "H2O"; Li et al. 2024, "SnapKV"). The rows must increase. Everything else is as for drop(), which removes the
-  /// tokens between them.
+  /// Keeps only the given rows of a sequence, as policies that evict the keys of lowest weight do (Zhang et al. 2023,
+  /// "H2O"; Li et al. 2024, "SnapKV"). The rows must increase. The tokens of all other rows are removed as by drop(),
+  /// with the same options.
   /// @throws std::invalid_argument unless rows increase and exist. The cache is then unchanged.
   void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
     keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
   }
 
-  /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()),
-  /// and everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
-  /// appended token; it may be empty. Keys are not rotated, because the position of a node is that of its row after the
-  /// call. Each node must be a child of the one before it, which a cache cannot tell from positions alone.
+  /// Keeps everything before a tree of drafted tokens, and one path of the tree (see tree()). The nodes are the tokens
+  /// of the last append to the sequence. `path` has the numbers of the accepted nodes, from the root on, where 0 is the
+  /// first appended token; it may be empty. Keys are not rotated, because accepted nodes already have the positions of
+  /// their new rows. Each node must be a child of the one before it; the cache can only check their positions.
   ///
   ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
   ///     … attention(q, cache, attn::tree(parents)) …
   ///     cache.accept(sequence, {0, 2, 5});
   ///
-  /// @throws std::invalid_argument unless the path increases and has nodes of the tree, and, with a rope, each is one
-  /// position after the one before it. The cache is then unchanged.
+  /// @throws std::invalid_argument unless the numbers increase and are those of nodes, and, with a rope, each node is
+  /// one position after the one before it. The cache is then unchanged.
   void accept(Index sequence, const Indices& path) {
     keep(sequence,
          detail::rows_of_path(path.values, appended_[at(sequence)], sequence, length(sequence),
@@ -356,7 +356,7 @@ class KvCache {
   Pages pages_;
   std::vector<Index> lengths_;
   std::vector<detail::SaidPositions> positions_;
-  std::vector<Index> appended_;  // tokens of the last append to each sequence, as far as they still are its last rows
+  std::vector<Index> appended_;  // how many of the last rows of each sequence are from its last append
 };
 
 template <class T>

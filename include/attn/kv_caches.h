@@ -28,7 +28,7 @@ struct KvCachesConfig {
   std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
   /// In place of `rope`, if layers differ: one for each layer, or std::nullopt for a layer without.
   std::vector<std::optional<Rope>> ropes = {};
-  Index window = 0;  ///< if positive, how many tokens sequences keep; see PagedKvCacheConfig
+  Index window = 0;  ///< if positive, how many of the last tokens stay; see PagedKvCacheConfig
   Index sinks = 0;   ///< with a window: how many of the first tokens stay in addition; see PagedKvCacheConfig
 };
 
@@ -59,7 +59,7 @@ class KvLayer;
 
 /// The keys and values of all layers of a decoder: a PagedKvCache for each layer, with one set of sequences and one
 /// table of pages for all. A page number stands for the page of that number in every layer. Tokens are appended in
-/// steps, from which either all layers get their tokens or none does:
+/// steps: either all layers get the tokens of a step, or none does:
 ///
 ///     attn::KvCaches<float> caches({.layers = 6, .kv_heads = 8, .head_dim = 128, .pages = 512, .rope = rope});
 ///     const attn::Index a = caches.add(), b = caches.fork(a);
@@ -71,12 +71,12 @@ class KvLayer;
 /// T may be any element type of KvCache. The constructor allocates all memory. With `.pages = batch, .page_size =
 /// capacity`, each of up to `batch` sequences is contiguous in memory, as in a KvCache of that capacity.
 ///
-/// One step may be open at a time. Until it is committed, functions of KvCaches show the sequences without its tokens
-/// (except for free_pages(), table() and positions of rows that do not count yet), and calls that change sequences are
-/// refused. If a call throws, nothing has changed, except that windows may have slid;
-/// release() and truncate() throw std::invalid_argument only. Concurrent calls that only read are safe. Copies are
-/// deep, without the tokens of an open step. While a step is open, the caches must not be moved, assigned to or
-/// destroyed; a moved-from object may only be assigned to or destroyed.
+/// One step may be open at a time. Until it is committed, functions of KvCaches show the sequences without its tokens,
+/// except for free_pages(), table() and position() of the new rows. Calls that change sequences throw meanwhile. If a
+/// call throws, nothing has changed, except that tokens may have left windows. release() and truncate() throw only
+/// std::invalid_argument. Concurrent calls that only read are safe. Copies are deep, without the tokens of an open
+/// step. While a step is open, the caches must not be moved, assigned to or destroyed. A moved-from object may only be
+/// assigned to or destroyed.
 template <class T>
 class KvCaches {
  public:
@@ -166,8 +166,8 @@ class KvCaches {
   }
 
   /// Begins a step that appends `tokens` tokens to each of the sequences, in all layers. It takes the pages of all
-  /// layers at once. Positions of the options are those of the tokens in all layers with a rope, as for a PagedKvCache;
-  /// if there are none, those count that the first such layer appends with.
+  /// layers at once. Positions in `options` apply to all layers with a rope. Without them, the step takes the positions
+  /// that the first such layer passes to append().
   /// @throws OutOfPages if there are too few free pages; std::invalid_argument if a step is open, a sequence does not
   /// exist or appears twice, or positions do not fit.
   template <std::integral N>
@@ -287,13 +287,13 @@ class KvCaches {
   std::uint64_t steps_ = 0;  // begun so far; the number of the one that is open
 };
 
-/// One layer of a step of KvCaches, as attention() and the layers take it:
+/// One layer of a step of KvCaches, to be passed to attention() and to layers:
 ///
 ///     mha(x, step.layer(l), attn::causal());     // appends the keys and values of x, and attends to them
 ///     attn::attention(q, step.layer(l)).out;     // reads
 ///
 /// It shows the tokens of the step once the layer has appended them. It refers to the KvCaches and is valid until the
-/// step is committed or destroyed; later calls are refused.
+/// step is committed or destroyed; later calls throw.
 template <class T>
 class KvLayer {
  public:
@@ -367,7 +367,7 @@ class KvLayer {
   }
 
   /// The positions of a step's tokens are those that step() was given, or else those of the first layer with a rope.
-  /// All other layers must agree; no positions mean that none are given anew.
+  /// All other layers must give the same positions, or none.
   void decide_positions(const std::vector<Index>& given) {
     const detail::OpenStep& step = caches_->opened(step_);
     bool are_decided = step.has_positions;

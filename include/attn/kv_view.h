@@ -54,8 +54,8 @@ class KvView {
   Index length(Index sequence) const { return of(sequence).length; }
   /// The positions by which the rope rotates the rows of a sequence.
   RowPositions positions(Index sequence) const { return of(sequence).positions; }
-  /// The position of row 0 of a sequence for mods, unless Options::kv_offset is given: not 0 if tokens before it have
-  /// left a window.
+  /// The position of row 0 of a sequence for mods, unless Options::kv_offset is given: greater than 0 if tokens before
+  /// it have left a window.
   Index offset(Index sequence) const { return of(sequence).offset; }
   /// Heads of keys and values.
   Index kv_heads() const { return k_.dim(1); }
@@ -85,7 +85,7 @@ class KvView {
     detail::require(k.dim(2) > 0, "KvView: page_size must be positive, but keys have shape ", k.shape());
   }
 
-  /// Adds a sequence of `length` tokens in the pages `table`, at these rope positions, whose list is not copied. Mods
+  /// Adds a sequence of `length` tokens in the pages `table`, at these rope positions. Their list is not copied. Mods
   /// see row 0 at position `offset`, unless Options::kv_offset is given.
   /// @throws std::invalid_argument if `table` has too few pages, or names one that does not exist.
   void add(std::span<const Index> table, Index length, RowPositions positions = {}, Index offset = 0) {

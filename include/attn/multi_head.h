@@ -24,12 +24,12 @@ inline namespace ATTN_BUILT_FOR {
 ///     out = concat(head 0, head 1, …) * W_outᵀ + b_out
 ///     head h = attention(query * W_q[h]ᵀ + b_q[h], key * W_k[h']ᵀ + b_k[h'], value * W_v[h']ᵀ + b_v[h'], mods)
 ///
-/// where h' = h / (heads / kv_heads), and W[h] are the rows of W that belong to head h. MultiHeadConfig adds norms, a
-/// rope, further keys and a gate.
+/// where h' = h / (heads / kv_heads), and W[h] are the rows of W that belong to head h. MultiHeadConfig can add norms,
+/// a rope, further keys and a gate.
 ///
 /// Parameters have the names, shapes and row-major layout of PyTorch's nn.MultiheadAttention, so that trained ones can
-/// be loaded. With E = embed_dim, q_E = heads * head_dim, kv_E = kv_heads * head_dim and the same for v_head_dim (all E
-/// in PyTorch, which has kv_heads = heads):
+/// be loaded. With E = embed_dim, q_E = heads * head_dim, kv_E = kv_heads * head_dim and v_E = kv_heads * v_head_dim
+/// (all of them E in PyTorch, which has kv_heads = heads):
 ///
 ///     in_proj_weight  (q_E + kv_E + v_E, E)   W_q, W_k, W_v stacked, if key_dim = value_dim = embed_dim; otherwise:
 ///     q_proj_weight   (q_E, E)    k_proj_weight  (kv_E, key_dim)    v_proj_weight  (v_E, value_dim)
@@ -62,8 +62,8 @@ class MultiHeadAttention {
 
  public:
   /// @throws std::invalid_argument unless all sizes are positive (0 is allowed where it selects a default), heads is a
-  /// multiple of kv_heads, and embed_dim is one of heads if head_dim is not given; if the rope has another head_dim; or
-  /// if there are both a rope and add_bias_kv.
+  /// multiple of kv_heads, and embed_dim is a multiple of heads if no head_dim is given; if the rope has another
+  /// head_dim; or if there are both a rope and add_bias_kv.
   explicit MultiHeadAttention(const MultiHeadConfig& config) : parameters_(config) {}
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
@@ -220,8 +220,8 @@ class MultiHeadAttention {
   /// which rotates keys as they are appended and queries as they are read. With a mask that drops later tokens, results
   /// do not depend on how many tokens are passed at a time. `path` and `weights` work as without a cache.
   ///
-  /// If one of the mods is tree(), the tokens are its nodes, and a rope rotates them by the position that follows the
-  /// cache plus their depths. KvCache::accept() then keeps one path.
+  /// If one of the mods is tree(), the tokens are its nodes, and a rope rotates them by the next position of the cache
+  /// plus their depths. KvCache::accept() then keeps one path.
   ///
   /// If the call throws, for any reason, the cache keeps the tokens that it had before, except for those that have left
   /// a window.
@@ -300,8 +300,8 @@ class MultiHeadAttention {
   PagedKvCache<S> make_paged_cache(const PagedKvCacheConfig& sizes) const {
     return PagedKvCache<S>(fitted(sizes));
   }
-  /// Creates KvCaches of scalar type S for a decoder with layers like this one; see make_cache(). `ropes` are kept, for
-  /// layers that have other ropes.
+  /// Creates KvCaches of scalar type S for a decoder with layers like this one; see make_cache(). `ropes`, if given,
+  /// replace the rope of this layer.
   template <class S = T>
   KvCaches<S> make_caches(const KvCachesConfig& sizes) const {
     KvCachesConfig all = fitted(sizes);

@@ -79,7 +79,7 @@ struct Options {
   ///
   /// 0 is not the same as unset: it says that more keys may follow. See accumulate for how to combine parts. Over a
   /// cache it is the position of the first token that each sequence still has, for example after a window has dropped
-  /// earlier tokens; a Rope rotates queries by the positions of their rows, which are counted from it.
+  /// earlier tokens. Rows are counted from it, and a Rope rotates queries by the positions of their rows.
   std::optional<Index> kv_offset = std::nullopt;
 
   /// Makes attention_into() continue from `out` and `lse`, which hold the result of the same queries over other keys:
@@ -133,12 +133,12 @@ struct Options {
   /// the naive path. mpi::Ring throws std::invalid_argument, because it merges the results of ranks in the order of the
   /// layout.
   ///
-  /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group
-  /// tokens, and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float
-  /// take no longer. Single queries take 0.7 to 2 times as long from memory, depending on how many heads share a key
-  /// head, and 2 to 8 times in the cache; up to eight queries take 1 to 2 times as long (see bench/README.md). The
-  /// workspace also depends on sinks, dropout, kv_offset and accumulate. Recurrent forms proceed token by token, which
-  /// takes prompts 0.7 to 1.5 times as long.
+  /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group tokens,
+  /// and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float take no
+  /// longer. Single queries take 0.7 to 2 times as long with keys in memory, depending on how many heads share a key
+  /// head, and 2 to 8 times with keys in the processor's cache; up to eight queries take 1 to 2 times as long (see
+  /// bench/README.md). The workspace also depends on sinks, dropout, kv_offset and accumulate. Recurrent forms proceed
+  /// token by token, so that prompts take 0.7 to 1.5 times as long.
   ///
   /// With accumulate, bits do not depend on how keys are divided into calls, provided that parts come in order, each
   /// begins at a kv_offset that is a multiple of 4096, `out` is not rounded to 16 bits, and `lse` is an attn::Tensor.

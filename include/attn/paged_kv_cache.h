@@ -26,16 +26,16 @@ struct PagedKvCacheConfig {
   Index head_dim = 0;                       ///< features of a key; required
   Index v_dim = 0;                          ///< features of a value; 0: head_dim
   std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
-  /// If positive, sequences have a window of this many tokens: an append first drops, in whole pages, tokens that
-  /// neither the last token nor a later one sees under sliding_window(window - 1). Pass that mask, too, unless there
-  /// are sinks. Older tokens in a page that is still needed remain, as do those of a longer append, so feed long
-  /// prompts in chunks: a sequence takes up to (sinks + window + page_size - 1 + chunk) / page_size pages, rounded up,
-  /// and with a rope another sinks / page_size, rounded up.
+  /// If positive, sequences have a window of this many tokens: an append first drops the whole pages that neither the
+  /// last token nor a later one sees under sliding_window(window - 1). Pass that mask to calls, too, unless there are
+  /// sinks. An append never drops its own tokens, so feed long prompts in chunks. A sequence takes up to
+  /// (sinks + window + page_size - 1 + chunk) / page_size pages, rounded up, and with a rope another sinks / page_size,
+  /// rounded up.
   Index window = 0;
-  /// With a window: how many of the first tokens stay in addition (StreamingLLM: Xiao et al. 2024, section 3.2). Rows
-  /// after them move up, and mods see rows. With a rope, the sinks take the positions just before the window, which
-  /// keeps its own, so that distances never exceed the number of tokens held. Only the keys of the sinks are rotated,
-  /// each time from those that they had at first.
+  /// With a window: how many of the first tokens stay in addition (StreamingLLM: Xiao et al. 2024, section 3.2). Later
+  /// rows move up to follow them, and mods see rows. With a rope, the tokens of the window keep their positions, and
+  /// the sinks are rotated to the positions before the window, so that distances never exceed the number of tokens
+  /// held. Each rotation starts from the original keys of the sinks.
   Index sinks = 0;
 };
 
@@ -63,8 +63,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     cache.release(a);
 ///
 /// T may be any element type of KvCache. The constructor allocates the memory of all pages. If a call throws, the cache
-/// is unchanged, except that windows may have slid; release() and truncate() throw for
-/// invalid arguments only. Concurrent calls that only read are safe. Copies are deep; a moved-from cache may only be
+/// is unchanged, except that tokens may have left windows. release() and truncate() throw only for
+/// invalid arguments. Concurrent calls that only read are safe. Copies are deep; a moved-from cache may only be
 /// assigned to or destroyed.
 template <class T>
 class PagedKvCache {
@@ -117,44 +117,44 @@ class PagedKvCache {
 
   /// Removes tokens begin … end - 1 of a sequence. The rows of later tokens decrease by end - begin. With a rope, their
   /// keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024, section 3.2), so
-  /// that the result is that of a sequence without the removed positions; attention_factor() is not applied again. Each
-  /// rotation rounds a key once more: by at most about an ulp of the larger element of a pair, or scale / 2 with
-  /// std::int8_t; 100 drops of the same length changed floats by 30 ulps.
-  /// `.keep_positions = true` rotates nothing; mods see rows in either case.
+  /// that no gap between positions remains; attention_factor() is not applied again. Each rotation rounds a key once
+  /// more: by at most about an ulp of the larger element of a pair, or scale / 2 with std::int8_t; 100 drops of the
+  /// same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. Mods see rows in
+  /// either case.
   ///
-  /// Cost: keys of later tokens are rotated where they are, unless the rows of a page change: those are moved, keys and
-  /// values. So a drop of whole pages moves no values, and nothing at all without a rope or with `keep_positions`.
-  /// Pages that no sequence uses any more are freed. A shared page is copied before it is changed, so that other
-  /// sequences keep their tokens.
-  /// @throws std::invalid_argument unless 0 <= begin <= end <= length; OutOfPages if copies of
-  /// shared pages need more pages than are free. The cache is then unchanged.
+  /// Cost: keys of later tokens are rotated in place. Only in pages whose rows change, keys and values are moved. So a
+  /// drop of whole pages moves no values, and nothing at all without a rope or with `keep_positions`. Pages that no
+  /// sequence uses any more are freed. A shared page is copied before it is changed, so that other sequences keep their
+  /// tokens.
+  /// @throws std::invalid_argument unless 0 <= begin <= end <= length; OutOfPages if copies of shared pages
+  /// need more pages than are free. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
     tables_.check_nothing_has_left("drop", sequence);
     keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
   }
 
-  /// Keeps only the given rows of a sequence, as policies do that evict the keys of least weight (Zhang et al. 2023,
-  /// "H2O"; Li et al. 2024, "SnapKV"). The rows must increase. Everything else is as for drop(), which removes the
-  /// tokens between them.
-  /// @throws std::invalid_argument unless rows increase and exist; OutOfPages if copies of
-  /// shared pages need more pages than are free. The cache is then unchanged.
+  /// Keeps only the given rows of a sequence, as policies that evict the keys of lowest weight do (Zhang et al. 2023,
+  /// "H2O"; Li et al. 2024, "SnapKV"). The rows must increase. The tokens of all other rows are removed as by drop(),
+  /// with the same options.
+  /// @throws std::invalid_argument unless rows increase and exist; OutOfPages if copies of shared pages need
+  /// more pages than are free. The cache is then unchanged.
   void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
     tables_.check_nothing_has_left("retain", sequence);
     keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
   }
 
-  /// Keeps one path of a tree of drafted tokens, which are the tokens of the last append to a sequence (see tree()),
-  /// and everything before them. `path` has the numbers of the accepted nodes, from the root on, where 0 is the first
-  /// appended token; it may be empty. Keys are not rotated, because the position of a node is that of its row after the
-  /// call. Each node must be a child of the one before it, which a cache cannot tell from positions alone.
+  /// Keeps everything before a tree of drafted tokens, and one path of the tree (see tree()). The nodes are the tokens
+  /// of the last append to the sequence. `path` has the numbers of the accepted nodes, from the root on, where 0 is the
+  /// first appended token; it may be empty. Keys are not rotated, because accepted nodes already have the positions of
+  /// their new rows. Each node must be a child of the one before it; the cache can only check their positions.
   ///
   ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
   ///     … attention(q, cache.view({sequence}), attn::tree(parents)) …
   ///     cache.accept(sequence, {0, 2, 5});
   ///
-  /// @throws std::invalid_argument unless the path increases and has nodes of the tree, and, with a rope, each is one
-  /// position after the one before it; OutOfPages if copies of
-  /// shared pages need more pages than are free. The cache is then unchanged.
+  /// @throws std::invalid_argument unless the numbers increase and are those of nodes, and, with a rope, each node is
+  /// one position after the one before it; OutOfPages if copies of shared pages need more pages than are free. The
+  /// cache is then unchanged.
   void accept(Index sequence, const Indices& path) {
     keep(sequence, tables_.rows_of_path(sequence, path.values), true);
   }
@@ -167,7 +167,7 @@ class PagedKvCache {
   Index length(Index sequence) const { return tables_.of(sequence).length; }
   /// The position by which the rope rotates a row of a sequence; see KvCache::position().
   Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
-  /// The position of row 0 of a sequence for mods: the number of tokens that have left its window, if it has no sinks.
+  /// The position of row 0 of a sequence for mods: the number of tokens that have left its window; 0 with sinks.
   Index offset(Index sequence) const { return tables_.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }

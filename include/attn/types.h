@@ -65,13 +65,13 @@ struct Tile {
 enum class Coverage : unsigned char { none, some, all };
 
 /// The positions by which a rope rotates the rows of a sequence: `listed` has those of the rows from `first` on, and
-/// earlier rows are at their row number. Without a list, all rows are.
+/// earlier rows are at their row number, as are all rows without a list.
 struct RowPositions {
   Index first = 0;                     ///< the first row that is listed
   std::span<const Index> listed = {};  ///< the positions of rows first, first + 1, …
 
-  /// The position of a row. Beyond the list, positions count on from its last one, and before row 0 down from the
-  /// first.
+  /// The position of a row. After the list, positions continue from its last one. Before row 0, they count down from
+  /// the first.
   constexpr Index operator()(Index row) const {
     const Index i = row - first, end = static_cast<Index>(listed.size());
     if (end == 0 || (i < 0 && first > 0)) return row;
@@ -104,7 +104,7 @@ struct Problem {
   /// The bias that is added to the scores, if weights are their sigmoids and not their softmax; see Normaliser.
   std::optional<double> sigmoid_bias = std::nullopt;
 
-  /// The positions by which the rope of a cache or of a layer rotates the keys, and the queries: one at position q by
+  /// The positions by which the rope of a cache or layer rotates keys and queries. For the query at position q, it is
   /// that of row q - kv_offset. Empty without a rope. A mod that gives tokens other positions must reject the call.
   std::optional<RowPositions> rope_positions = std::nullopt;
   /// Whether the bits of a row must depend on nothing but the row; see Options::row_invariant.

@@ -46,7 +46,7 @@ struct DocumentTable {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 };
 
-/// The keys that each query of documents_at() sees: those of its document. Neither `begin` nor `end` decreases from a
+/// The keys that each query of documents_at() sees: those of its document. Neither `begin` nor `end` decreases from one
 /// query to the next.
 struct PackedDocuments {
   std::vector<Index> begin, end;  ///< one per query
@@ -65,7 +65,7 @@ struct PackedDocuments {
 
   Index queries() const { return static_cast<Index>(begin.size()); }
 
-  /// Returns the mask for queries whose first has this position. The table must outlive it.
+  /// Returns the mask for a call whose first query has this position. The table must outlive it.
   auto mask(Index first) const {
     const Index *from = begin.data(), *to = end.data();
     return mask_mod(
@@ -171,8 +171,8 @@ inline auto documents_at(const Indices& offsets) {
 ///
 /// Rows are counted from the first query of the call, whatever its position, because positions of queries and keys are
 /// unrelated here; the last query offset is q_len. A call on some of the queries needs the offsets of those. Keys are
-/// counted by their positions; the last key offset is kv_len, or at least kv_offset + kv_len. causal() still compares
-/// positions in the whole sequences, not within documents; see the mods page for causal documents.
+/// counted by their positions; the last key offset is kv_len, or, with a kv_offset, at least kv_offset + kv_len.
+/// causal() compares positions in the whole sequences, not within documents; see the mods page for causal documents.
 ///
 /// Hints cost O(log queries in the tile). Memory: two Index per query.
 /// @throws std::invalid_argument unless there are as many query offsets as key offsets, and both begin with 0 and do

@@ -86,8 +86,8 @@ class MakeTree {
   }
 
  private:
-  /// Checks that the rope rotates the nodes by the context and their depths. `key` and `query` are the rows of the
-  /// first node.
+  /// Checks that the rope rotates each node by the position after the context plus its depth. `key` and `query` are the
+  /// rows of the first node.
   void check_positions(const RowPositions& positions, Index key, Index query) const {
     const Index first = key > 0 ? positions(key - 1) + 1 : positions(key);
     for (Index i = 0; i < static_cast<Index>(depths_.size()); ++i) {
