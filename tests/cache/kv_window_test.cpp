@@ -341,7 +341,7 @@ TEST(KvWindow, KeepsTheTokensOfForks) {
     cache.release(a);
     cache.release(forks.front().first);
     forks.erase(forks.begin());
-    cache.append(cache.add(), s.k, s.v);  // into pages that nobody uses any more
+    cache.append(cache.add(), s.k, s.v);  // into pages that no sequence uses any more
     for (Index i = 0; i < 20; ++i) {
       for (const auto& [fork, want] : forks)
         cache.append(fork, s.part(i, 1).k, s.part(i, 1).v), alone.append(want, s.part(i, 1).k, s.part(i, 1).v);
