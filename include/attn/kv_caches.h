@@ -45,7 +45,6 @@ struct KvCachesWithRopeInBraces {
 struct OpenStep {
   ShortList<Index> sequences, lens;
   ShortList<PageTables::Mark> marks;  // of the sequences before the step
-  ShortList<char> appended;           // for each layer, whether it has appended its tokens
   bool has_positions;                 // whether step() was given the positions of its tokens
 };
 }  // namespace detail
@@ -266,7 +265,7 @@ class KvCaches {
   }
   [[noreturn]] void refuse_while_open(const char* what) const {
     Index appended = 0;
-    for (const char done : open_->appended) appended += done;
+    for (const char done : appended_) appended += done;
     detail::refuse({what, ": a step of ", open_->sequences.size(), " sequences is open, to which ", appended, " of ",
                     layers(), " layers have appended; commit() or destroy it first"});
   }
@@ -284,7 +283,8 @@ class KvCaches {
   std::vector<detail::KvPages<T>> storage_;  // of each layer
   detail::PageTables tables_;
   std::optional<detail::OpenStep> open_;
-  std::uint64_t steps_ = 0;  // begun so far; the number of the one that is open
+  std::vector<char> appended_;  // for each layer, whether it has appended the tokens of the open step
+  std::uint64_t steps_ = 0;     // begun so far; the number of the one that is open
 };
 
 /// One layer of a step of KvCaches, to be passed to attention() and to layers:
@@ -333,8 +333,11 @@ class KvLayer {
 
   KvLayer(KvCaches<T>& caches, std::uint64_t step, Index layer) : caches_(&caches), step_(step), layer_(layer) {}
 
-  bool marks() const { return caches_->opened(step_).appended[static_cast<std::size_t>(layer_)]; }
-  void restore(bool appended) noexcept { caches_->open_->appended[static_cast<std::size_t>(layer_)] = appended; }
+  bool marks() const {
+    caches_->opened(step_);
+    return caches_->appended_[static_cast<std::size_t>(layer_)] != 0;
+  }
+  void restore(bool appended) noexcept { caches_->appended_[static_cast<std::size_t>(layer_)] = appended; }
 
   template <class K, class V>
   void append(const K& k, const V& v, const Indices* lens, const AppendOptions& options) {
@@ -373,7 +376,7 @@ class KvLayer {
     bool are_decided = step.has_positions;
     for (Index l = 0; l < caches_->layers(); ++l)
       are_decided |=
-          step.appended[static_cast<std::size_t>(l)] && KvCaches<T>::rope_of(caches_->config(), l) != nullptr;
+          caches_->appended_[static_cast<std::size_t>(l)] && KvCaches<T>::rope_of(caches_->config(), l) != nullptr;
     if (!are_decided) return caches_->tables_.reposition(step.sequences, step.lens, given);
     auto next = given.begin();
     for (std::size_t i = 0; i < step.sequences.size() && !given.empty(); ++i) {
@@ -414,8 +417,8 @@ class [[nodiscard]] KvStep {
   /// the step was committed already.
   void commit() {
     const detail::OpenStep& step = *unfinished().open_;
-    for (std::size_t layer = 0; layer < step.appended.size(); ++layer)
-      detail::require(step.appended[layer], "commit: layer ", layer, " of ", step.appended.size(),
+    for (std::size_t layer = 0; layer < caches_->appended_.size(); ++layer)
+      detail::require(caches_->appended_[layer], "commit: layer ", layer, " of ", caches_->appended_.size(),
                       " has not appended the tokens of this step");
     caches_->tables_.lengthen(step.sequences, step.lens);
     std::exchange(caches_, nullptr)->open_.reset();
@@ -436,7 +439,7 @@ class [[nodiscard]] KvStep {
 
 template <class T>
 KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const AppendOptions& options, bool packed) {
-  detail::OpenStep step{std::move(given_sequences.values), std::move(given_lens.values), {}, {}, false};
+  detail::OpenStep step{std::move(given_sequences.values), std::move(given_lens.values), {}, false};
   const Index count = static_cast<Index>(step.sequences.size()), given = static_cast<Index>(step.lens.size());
   unopened("step");
   detail::require(given == count, "step: got ", given, " lengths for ", count, " sequences");
@@ -450,10 +453,11 @@ KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const A
   const std::vector<Index> positions =
       detail::checked_positions(options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count,
                                 packed, has_rope(config_));
+  tables_.check_append(step.sequences, step.lens);
   detail::slide_windows(std::span(storage_), tables_, step.sequences, ropes());
   step.marks = tables_.marks(step.sequences);
   step.has_positions = !positions.empty();
-  step.appended = detail::ShortList<char>(storage_.size(), false);
+  appended_.assign(storage_.size(), false);
   tables_.take(step.sequences, step.lens, positions, [&](Index page, Index copy, Index tokens) {
     for (detail::KvPages<T>& layer : storage_) layer.copy_page(layer, page, copy, tokens);
   });

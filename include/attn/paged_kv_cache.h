@@ -287,6 +287,7 @@ class PagedKvCache {
     // It allocates memory, so it comes before any change.
     typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                                config_.rope ? &*config_.rope : nullptr);
+    tables_.check_append(sequences, lens);
     slide(sequences);
     tables_.take(sequences, lens, positions,
                  [&](Index page, Index copy, Index tokens) { storage_.copy_page(storage_, page, copy, tokens); });

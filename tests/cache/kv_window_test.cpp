@@ -406,6 +406,40 @@ TEST(KvWindow, AcceptKeepsAWindow) {
   EXPECT_EQ(caches.length(b), 9);
 }
 
+// Sinks are not nodes of the last append, even if it is longer than what a slide leaves of it.
+TEST(KvWindow, AcceptRefusesNodesThatLeftBesideSinks) {
+  PagedKvCache<float> cache(config(4, 4, 2, kRope, 20));
+  const Sequence s(40, 8);
+  const Index a = cache.add();
+  cache.append(a, s.part(0, 12).k, s.part(0, 12).v);
+  cache.append(a, s.part(12, 8).k, s.part(12, 8).v);
+  cache.append(a, s.part(20, 0).k, s.part(20, 0).v);
+  ASSERT_EQ(cache.length(a), 8);
+  expect_refused("nodes that have left", {"node 0", "0 nodes"}, [&] { cache.accept(a, {0, 1}); });
+}
+
+// What can be refused before a window slides is.
+TEST(KvWindow, RefusedAppendsLeaveSequencesWithSinks) {
+  PagedKvCache<float> cache(config(4, 4, 2, kRope, 6));
+  const Sequence s(80, 8);
+  const Index a = cache.add();
+  cache.append(a, s.part(0, 12).k, s.part(0, 12).v);
+  const auto last = [&] { return attention(s.part(11, 1).q, cache.view({a}), causal()).out; };
+  const auto before = last();
+  const Index needed = cache.pages_needed(a, 40), free = cache.free_pages();
+  try {
+    cache.append(a, s.part(12, 40).k, s.part(12, 40).v);
+    ADD_FAILURE();
+  } catch (const OutOfPages& e) {
+    EXPECT_EQ(e.needed(), needed);
+    EXPECT_EQ(e.free(), free);
+  }
+  const Tensor<float, 4> k({2, kKvHeads, 1, kDim}), v({2, kKvHeads, 1, kVDim});
+  expect_refused("an unknown sequence", {"sequence 99"}, [&] { cache.append({a, 99}, k, v); });
+  expect_refused("twice", {"twice"}, [&] { cache.append({a, a}, k, v); });
+  expect_near(last(), before, 0);
+}
+
 TEST(KvWindow, PagesNeededCountsWhatLeaves) {
   for (const Index sinks : {0, 2})
     for (const bool shared : {false, true}) {

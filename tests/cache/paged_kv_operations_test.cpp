@@ -136,7 +136,7 @@ class Trial {
       meaning.keep = [](const Pair& p) { return p.kv <= p.q; };
     else
       meaning.score = [&](Real x, const Pair& p) {
-        return x + ((p.kv + model_.offsets.at(to[static_cast<std::size_t>(p.batch)])) % 3 == 0);
+        return x + ((p.kv + model_.offset(to[static_cast<std::size_t>(p.batch)])) % 3 == 0);
       };
     Expected<float>(call, meaning).expect(memory);
     ++attended_;

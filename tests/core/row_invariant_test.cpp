@@ -293,12 +293,16 @@ void expect_same_in_parts(const Prompt<T>& p, const Mods& mods, const Options& w
       attention_into(out, lse, q, part(p.k, p.kv_heads, {from, to}, 1, 0, random),
                      part(p.v, p.kv_heads, {from, to}, 1, 0, random), mods, options);
     };
-    const bool first_is_empty = random.chance(0.3);
-    if (first_is_empty) add(0, 0, false);
+    bool begun = false;
+    const auto maybe_nothing = [&](Index at) {
+      if (random.chance(0.3)) add(at, at, std::exchange(begun, true));
+    };
     for (Index from = 0, to; from < p.k.dim(2); from = to) {
+      maybe_nothing(from);
       to = std::min(from + 4096 * random.integer(1, 2), p.k.dim(2));
-      add(from, to, from > 0 || first_is_empty);
+      add(from, to, std::exchange(begun, true));
     }
+    maybe_nothing(p.k.dim(2) / 4096 * 4096);
     rows_compared += p.heads * (end - begin);
     for (Index h = 0; h < p.heads; ++h)
       for (Index i = begin; i < end; ++i)

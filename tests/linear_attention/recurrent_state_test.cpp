@@ -144,6 +144,31 @@ TYPED_TEST(RecurrentStates, RowInvariantPartsGiveTheBitsOfTheWholeSequence) {
   EXPECT_EQ(largest_difference<T>(second, whole.slice(0, 1, 2)), 0);
 }
 
+/// A head gives the same bits beside others that share its keys as by itself.
+TEST(RecurrentState, RowInvariantHeadsDoNotDependOnTheirGroup) {
+  const Options options{.row_invariant = true};
+  for (const Index dim : {7, 16, 33}) {
+    Random random(3);
+    Tensor<float, 4> q({1, 3, 50, dim}), k({1, 1, 50, dim}), v({1, 1, 50, 20});
+    Tensor<float, 3> gate({1, 1, 50}), beta({1, 1, 50});
+    const auto draw = [&](auto& x, double from, double to) {
+      for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>(random.uniform(from, to));
+    };
+    draw(q, -1, 1), draw(k, -0.3, 0.3), draw(v, -1, 1), draw(gate, -0.5, 0), draw(beta, 0, 1);
+    const Mods<> none;
+    const auto check = [&](const auto& form) {
+      const Tensor<float, 4> all = form(q).out;
+      for (Index h = 0; h < 3; ++h) {
+        const Tensor<float, 4> one = form(Tensor<float, 4>(q.view().slice(1, h, h + 1))).out;
+        EXPECT_EQ(largest_difference<float>(one, all.slice(1, h, h + 1)), 0) << "head " << h << ", head_dim " << dim;
+      }
+    };
+    check([&](const auto& queries) { return linear_attention(queries, k, v, elu1(), causal(), options); });
+    check([&](const auto& queries) { return gated_attention(queries, k, v, gate, none, options); });
+    check([&](const auto& queries) { return gated_delta_rule(queries, k, v, gate, beta, none, options); });
+  }
+}
+
 /// Each sequence of the batch consumes its own number of tokens; NaN in the trailing padding has no effect.
 TYPED_TEST(RecurrentStates, PromptsOfDifferentLengths) {
   using T = TypeParam;

@@ -25,7 +25,6 @@ class PagedModel {
   Index add() {
     const Index id = cache.add();
     EXPECT_TRUE(sequences.emplace(id, Tokens(sizes_)).second) << "id " << id << " was assigned twice";
-    offsets[id] = 0;
     return id;
   }
   Index fork(Index from, std::optional<Index> length = std::nullopt) {
@@ -33,7 +32,7 @@ class PagedModel {
     Tokens copy = sequences.at(from);
     if (length) copy.truncate(*length);
     EXPECT_TRUE(sequences.emplace(id, std::move(copy)).second) << "id " << id << " was assigned twice";
-    offsets[id] = offsets.at(from);
+    offsets[id] = offset(from);
     EXPECT_EQ(cache.free_pages(), free) << "a fork allocated pages";
     return id;
   }
@@ -43,8 +42,12 @@ class PagedModel {
     offsets.erase(id);
     EXPECT_FALSE(cache.has(id));
   }
+  Index offset(Index id) const {
+    const auto found = offsets.find(id);
+    return found == offsets.end() ? 0 : found->second;
+  }
   /// The fewest tokens that truncate() and fork() may leave.
-  Index least(Index id) const { return offsets.at(id) > 0 ? cache.config().window : 0; }
+  Index least(Index id) const { return offset(id) > 0 ? cache.config().window : 0; }
   void truncate(Index id, Index length) {
     cache.truncate(id, length);
     sequences.at(id).truncate(length);
@@ -55,7 +58,7 @@ class PagedModel {
     Tokens& tokens = sequences.at(id);
     const Index left = tokens_leaving(cache.config(), tokens.size());
     tokens = tokens.part(left, tokens.size());
-    offsets.at(id) += left;
+    offsets[id] += left;
   }
 
   /// Appends more[i] to ids[i], using the overload that fits. Expects OutOfPages if there are too few pages. Returns
@@ -64,6 +67,9 @@ class PagedModel {
     std::vector<Index> lens;
     for (const Tokens& t : more) lens.push_back(t.size());
     auto tables = all_tables();
+    const auto tables_before = tables;
+    const auto sequences_before = sequences;
+    const auto offsets_before = offsets;
     for (const Index id : ids) {
       const Index left = tokens_leaving(cache.config(), sequences.at(id).size());
       tables[id].erase(tables[id].begin(), tables[id].begin() + left / cache.config().page_size);
@@ -86,10 +92,12 @@ class PagedModel {
       }
     } catch (const OutOfPages& e) {
       EXPECT_GT(needed, free) << "there were enough pages";
-      EXPECT_EQ(e.needed(), needed);
-      EXPECT_EQ(e.free(), free);
-      EXPECT_EQ(all_tables(), tables);
-      EXPECT_EQ(cache.free_pages(), free);
+      const bool slid = ids.size() > 1;  // one sequence is refused before its window slides
+      if (!slid) sequences = sequences_before, offsets = offsets_before;
+      EXPECT_EQ(e.needed(), slid ? needed : needed - (free - before));
+      EXPECT_EQ(e.free(), slid ? free : before);
+      EXPECT_EQ(all_tables(), slid ? tables : tables_before);
+      EXPECT_EQ(cache.free_pages(), slid ? free : before);
       expect_contents();
       return false;
     }
@@ -109,7 +117,7 @@ class PagedModel {
     for (const auto& [id, tokens] : sequences) {
       ASSERT_TRUE(cache.has(id));
       ASSERT_EQ(cache.length(id), tokens.size());
-      ASSERT_EQ(cache.offset(id), offsets.at(id));
+      ASSERT_EQ(cache.offset(id), offset(id));
       const auto table = cache.table(id);
       ASSERT_EQ(static_cast<Index>(table.size()), pages_for(tokens.size())) << "sequence " << id;
       ASSERT_EQ(std::set<Index>(table.begin(), table.end()).size(), table.size()) << "sequence " << id;

@@ -24,7 +24,10 @@ class ShortList {
       for (const Number x : given) few_[count_++] = x;
   }
   ShortList(std::size_t count, Number value) {
-    for (std::size_t i = 0; i < count; ++i) push_back(value);
+    if (count > kInline)
+      many_.assign(count, value);
+    else
+      for (; count_ < count; ++count_) few_[count_] = value;
   }
   /// Takes over the vector's memory, unless the numbers fit inline.
   explicit ShortList(std::vector<Number>&& given) : ShortList(std::span(given).first(std::min(given.size(), kInline))) {

@@ -168,16 +168,26 @@ class PageTables {
     return std::max<Index>(needed, 0);
   }
 
+  /// Refuses an append before windows slide for it, as far as that can be known: for several sequences, not whether there
+  /// are enough pages.
+  /// @throws OutOfPages; std::invalid_argument if a sequence does not exist or is given twice.
+  void check_append(std::span<const Index> sequences, std::span<const Index> lens) const {
+    for (auto s = sequences.begin(); s != sequences.end(); ++s) {
+      require(std::find(sequences.begin(), s, *s) == s, "sequence ", *s, " appears twice");
+      of(*s);
+    }
+    if (sequences.size() != 1 || beyond_window(sequences[0]) == 0) return;
+    const Index needed = pages_needed(sequences[0], lens[0]);
+    if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), pages()));
+  }
+
   /// Gives each of sequences[i] the pages and positions of lens[i] more tokens, without increasing its length yet (see
   /// lengthen()). `positions` has those of all sequences back to back, or is empty. Calls copy(from, to, tokens), which
   /// must not throw, for each shared page that has to be replaced.
-  /// @throws OutOfPages; std::invalid_argument if a sequence does not exist or is given twice. Nothing has changed
-  /// then.
+  /// @throws OutOfPages. Nothing has changed then.
   template <class Copy>
   void take(std::span<const Index> sequences, std::span<const Index> lens, std::span<const Index> positions,
             const Copy& copy) {
-    for (auto s = sequences.begin(); s != sequences.end(); ++s)
-      require(std::find(sequences.begin(), s, *s) == s, "sequence ", *s, " appears twice");
     const Index needed = pages_needed(sequences, lens);
     if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), pages()));
     // The longest sequence comes last and thus keeps a page whose other users get copies. It writes after the tokens of
@@ -269,7 +279,7 @@ class PageTables {
     Plan plan{{{table, leaving}, s.length - tokens, {}, s.appended, s.offset, s.sink_pages, s.sink_turn}, {}, {}, 0};
     Sequence& after = plan.after;
     after.pages.insert(after.pages.end(), later, s.pages.end());
-    if (after.appended > after.length) after.appended = 0;
+    if (after.appended > after.length - sinks_) after.appended = 0;
     if (sinks_ == 0) after.offset += tokens;
 
     const Index turn = at(sinks_ + tokens) - at(sinks_);

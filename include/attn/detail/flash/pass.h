@@ -88,12 +88,16 @@ struct PassContext : Pass<T> {
     }
   }
 
+  /// Whether the keys belong to several stretches, if these begin at fixed positions.
+  bool spans_stretches() const {
+    const Index first = first_position(), len = problem().kv_len;
+    return len > 0 && stretch_at(first) != stretch_at(first + len - 1);
+  }
   /// Whether each stretch of keys begins with an empty state, and is then merged into a result, which may be that of an
   /// earlier call: then it does not matter how stretches are divided into calls. A sink is such a result, too.
   bool merges_stretches() const {
-    if (!problem().row_invariant || problem().kv_len == 0) return false;
-    const Index first = first_position();
-    bool merges = resumes || stretch_at(first) != stretch_at(first + problem().kv_len - 1);
+    if (!problem().row_invariant) return false;
+    bool merges = resumes || spans_stretches();
     for (Index head = 0; !merges && mods && head < problem().heads; ++head) merges = mods->sink(head) != -kInfinity;
     return merges;
   }

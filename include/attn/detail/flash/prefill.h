@@ -36,8 +36,9 @@ class PrefillTiles {
         problem_(pass.problem()),
         format_(pass.kernels.family.format),
         aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered() || problem_.row_invariant),
-        first_position_(pass.first_position()),
-        merges_stretches_(pass.merges_stretches()) {}
+        spans_stretches_(pass.spans_stretches()),
+        merges_stretches_(pass.merges_stretches()),
+        first_position_(pass.first_position()) {}
 
   /// See PassContext.
   bool merges_stretches() const { return merges_stretches_; }
@@ -114,18 +115,16 @@ class PrefillTiles {
                              tensors_.q_list.exists();  // queries are copied to the memory of packed keys
     const bool packs_keys = packs(format, tensors_.k) || format.keys > 1 || has_queries;
     const Index whole = chunk() * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
-    return TileLayout<T>(
-        {.queries = queries,
-         .query = row,
-         .out = padded(problem_.v_dim, format.out),
-         .packed_key = packs_keys ? row : 0,
-         .packed_value = packs(format, tensors_.v) ? value_row : 0,
-         .arranged = format.arranges_values ? value_row : 0,
-         .weights = format.defers_value_product ? queries / format.per_number() : 0,
-         .chunk = has_queries ? whole : keys,
-         .totals = merges_stretches_ || (problem_.kv_len > 0 && stretch_at(first_position_) !=
-                                                                    stretch_at(first_position_ + problem_.kv_len - 1))},
-        tiles);
+    return TileLayout<T>({.queries = queries,
+                          .query = row,
+                          .out = padded(problem_.v_dim, format.out),
+                          .packed_key = packs_keys ? row : 0,
+                          .packed_value = packs(format, tensors_.v) ? value_row : 0,
+                          .arranged = format.arranges_values ? value_row : 0,
+                          .weights = format.defers_value_product ? queries / format.per_number() : 0,
+                          .chunk = has_queries ? whole : keys,
+                          .totals = merges_stretches_ || spans_stretches_},
+                         tiles);
   }
 
  private:
@@ -136,9 +135,9 @@ class PrefillTiles {
   const CallTensors<T>& tensors_;
   const Problem& problem_;
   const Format& format_;
-  bool aligned_;  ///< whether tiles of keys begin at multiples of their length
+  bool aligned_;                             ///< whether tiles of keys begin at multiples of their length
+  bool spans_stretches_, merges_stretches_;  ///< see PassContext
   Index first_position_;
-  bool merges_stretches_;
 };
 
 /// The state of a tile of queries, and the kernels that update it. Shapes are those of TileMemory.

@@ -54,8 +54,11 @@ struct TotalKernels {
       const T* const out = m.out + c * queries;
       Index i = 0;
       for (; i + kLanes <= queries; i += kLanes)
-        (V::load(weight_before + i) * V::load(total + i) + V::load(weight + i) * V::load(out + i)).store(total + i);
-      for (; i < queries; ++i) total[i] = V::multiply_add_one(weight_before[i], total[i], weight[i] * out[i]);
+        merged(V::load(weight_before + i), V::load(total + i), V::load(weight + i), V::load(out + i)).store(total + i);
+      for (; i < queries; ++i)
+        total[i] = merged(V::broadcast(weight_before[i]), V::broadcast(total[i]), V::broadcast(weight[i]),
+                          V::broadcast(out[i]))
+                       .first();
     }
   }
 
@@ -67,6 +70,12 @@ struct TotalKernels {
   }
 
  private:
+  /// a * x + b * y. A part without weight changes nothing, neither the sign of a zero nor, if it is infinite, anything
+  /// else.
+  static ATTN_INLINE V merged(const V& a, const V& x, const V& b, const V& y) {
+    const V part = b * y, both = a * x + b * y;
+    return select(b == V{}, x, select(a == V{}, part, both));
+  }
   /// Merges the state of a query after a stretch into its total, and sets the weights of the two outputs.
   static ATTN_INLINE void merge_state(const TileMemory<T>& m, Index i, T& weight_before, T& weight) {
     using State = SoftmaxState<T>;
