@@ -28,8 +28,8 @@ class Transformer {
                        std::vector<Weights<T>>* weights = nullptr) const;
 
   /// State of a generation: the sources' keys and values, computed once, and those of the targets so far, which may
-  /// have up to `capacity` tokens each. See generation.cpp. The sequences of `targets` may be reordered. Each source may
-  /// have several consecutive targets: the beams of a search.
+  /// have up to `capacity` tokens each. See generation.cpp. The sequences of `targets` may be reordered. Each source
+  /// may have several consecutive targets: the beams of a search.
   struct State {
     Caches<T> sources, targets;
   };

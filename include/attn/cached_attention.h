@@ -7,7 +7,8 @@ namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
 /// Computes attention of queries over the keys and values in `cache`: a KvCache, sequences of a PagedKvCache, a layer
-/// of KvCaches, or your own KvView. Each sequence has its own length; in one call, some may prefill while others decode.
+/// of KvCaches, or your own KvView. Each sequence has its own length; in one call, some may prefill while others
+/// decode.
 ///
 ///     // q (batch, heads, q_len, head_dim): the same number of queries for each sequence
 ///     attn::attention(q, cache)

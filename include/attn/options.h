@@ -142,7 +142,7 @@ struct Options {
   ///
   /// With accumulate, bits do not depend on how keys are divided into calls, provided that parts come in order, each
   /// begins at a kv_offset that is a multiple of 4096, `out` is not rounded to 16 bits, and `lse` is an attn::Tensor.
-  /// For this, every 4096 keys have a result of their own, and these are merged in order. Each merge rounds: with a
+  /// For this, the results of every 4096 keys are computed separately and merged in order. Each merge rounds: with a
   /// million keys, errors are up to 10 epsilons larger than without the option.
   ///
   /// A kv_offset must be a multiple of 16. Exceptions: a cache rotates keys by their distance to kv_offset, so that the

@@ -272,7 +272,8 @@ TEST(RowInvariant, MoreKeysThanAStretch) {
   }
 }
 
-/// Keys in parts that begin at multiples of 4096 give the bits of one call, for outputs that are not rounded to 16 bits.
+/// Keys in parts that begin at multiples of 4096 give the bits of one call, for outputs that are not rounded to 16
+/// bits.
 template <class T, class Mods>
 void expect_same_in_parts(const Prompt<T>& p, const Mods& mods, const Options& whole_options, Random& random) {
   using Number = detail::computed_t<T>;

@@ -138,8 +138,8 @@ class KeptLseRests {
   }
   T of(const T* lse) const { return LseRests<T>(*this).of(lse); }
 
-  /// Rounding removes at most two epsilons from an |lse| below 8, which is no more than the error of an exponential and a
-  /// sum. So ordinary scores of up to about 2000 keys need no memory, and short calls no extra time.
+  /// Rounding removes at most two epsilons from an |lse| below 8, which is no more than the error of an exponential and
+  /// a sum. So ordinary scores of up to about 2000 keys need no memory, and short calls no extra time.
   static bool is_small(T lse) { return !(std::abs(lse) >= T(8) && std::isfinite(lse)); }
   /// Whether set() would store anything.
   bool wants(T lse) const { return rests_ != nullptr || (digits_ != nullptr && !is_small(lse)); }

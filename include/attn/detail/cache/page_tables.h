@@ -168,8 +168,8 @@ class PageTables {
     return std::max<Index>(needed, 0);
   }
 
-  /// Refuses an append before windows slide for it, as far as that can be known: for several sequences, not whether there
-  /// are enough pages.
+  /// Refuses an append before windows slide for it, as far as that can be known: for several sequences, not whether
+  /// there are enough pages.
   /// @throws OutOfPages; std::invalid_argument if a sequence does not exist or is given twice.
   void check_append(std::span<const Index> sequences, std::span<const Index> lens) const {
     for (auto s = sequences.begin(); s != sequences.end(); ++s) {

@@ -133,8 +133,8 @@ struct PassContext : Pass<T> {
     store_lse(query, m.max + r, m.sum + r);
   }
 
-  /// Loads the result of the earlier passes as totals; see merges_stretches(). Without earlier passes, it is that of the
-  /// sink. m.out must have their output, which may be garbage for queries that kept no key.
+  /// Loads the result of the earlier passes as totals; see merges_stretches(). Without earlier passes, it is that of
+  /// the sink. m.out must have their output, which may be garbage for queries that kept no key.
   void load_totals(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
     const Totals<T>& totals = m.totals;
     for (Index i = 0; i < width; ++i) {

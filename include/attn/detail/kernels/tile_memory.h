@@ -35,8 +35,8 @@ static_assert(kSummedKeys == 16 && kKeyTile % kSummedKeys == 0, "make_problem() 
 /// up to 4096 keys has one stretch.
 constexpr Index kStretch = 64;
 
-/// The output of all stretches before the current one, relative to the maxima `max`, and the part lost to rounding. With
-/// Options::row_invariant it is a result like that of an earlier call: `out` is divided by the sums, `max` has the
+/// The output of all stretches before the current one, relative to the maxima `max`, and the part lost to rounding.
+/// With Options::row_invariant it is a result like that of an earlier call: `out` is divided by the sums, `max` has the
 /// log-sum-exps, and the first row of `out_rest` their parts lost to rounding.
 template <class T>
 struct Totals {

@@ -41,7 +41,8 @@ struct TotalKernels {
 
   /// For Options::row_invariant: merges the current stretch, whose sums include their rests, into the totals, as
   /// merge_rows() does with results of calls. Queries of which the stretch keeps no key keep their totals, so that
-  /// results do not depend on the keys that others see. If `adds_up`, weights are not normalised, and outputs are added.
+  /// results do not depend on the keys that others see. If `adds_up`, weights are not normalised, and outputs are
+  /// added.
   static ATTN_INLINE void merge_stretch(const TileMemory<T>& m, Index queries, Index v_dim, bool adds_up) {
     T* const weight_before = m.rescale;
     T* const weight = m.tile_max;

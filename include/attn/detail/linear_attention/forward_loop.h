@@ -143,8 +143,8 @@ class RecurrenceForwardLoop {
                        call.has_delta() ? m.gates.beta : nullptr});
       if (call.is_normalised) w_.add_normaliser(m.state, w_.key.data);
     };
-    // The step of the delta rule computes the output of its query before it has the state, unlike read_state(). A head's
-    // bits must not depend on its place among those that share a key head.
+    // The step of the delta rule computes the output of its query before it has the state, unlike read_state(). A
+    // head's bits must not depend on its place among those that share a key head.
     const bool reads_later = chunk.rows.empty() || (call.problem.row_invariant && call.has_delta());
     if (reads_later) advance(w_.key.data, m.out.data);
     if (chunk.rows.empty()) return;
