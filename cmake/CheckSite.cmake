@@ -11,7 +11,7 @@ if(NOT browser)
   return()
 endif()
 file(GLOB_RECURSE pages RELATIVE ${SITE} ${SITE}/*.html)
-list(FILTER pages EXCLUDE REGEX "/search/|^demo.html$")  # the demo has its own style and test
+list(FILTER pages EXCLUDE REGEX "/search/|^demo[.]html$")  # the demo has its own style and test
 list(LENGTH pages number)
 if(number EQUAL 0)
   message(FATAL_ERROR "no pages in ${SITE}")

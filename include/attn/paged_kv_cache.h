@@ -63,9 +63,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     cache.release(a);
 ///
 /// T may be any element type of KvCache. The constructor allocates the memory of all pages. If a call throws, the cache
-/// is unchanged, except that tokens may have left windows. release() and truncate() throw only for
-/// invalid arguments. Concurrent calls that only read are safe. Copies are deep; a moved-from cache may only be
-/// assigned to or destroyed.
+/// is unchanged, except that tokens may have left windows. release() and truncate() throw only for invalid arguments.
+/// Concurrent calls that only read are safe. Copies are deep; a moved-from cache may only be assigned to or destroyed.
 template <class T>
 class PagedKvCache {
  public:

@@ -52,6 +52,17 @@ PagedKvCacheConfig config(Index page_size, Index window, Index sinks, const std:
 
 const Rope kRope({.head_dim = kDim, .scaling = RopeScaling::yarn, .factor = 4, .trained_length = 32});
 
+KvCachesConfig one_layer(Index pages, Index window) {
+  return {.layers = 1,
+          .kv_heads = kKvHeads,
+          .head_dim = kDim,
+          .v_dim = kVDim,
+          .pages = pages,
+          .page_size = 4,
+          .rope = kRope,
+          .window = window};
+}
+
 void expect_near(const Tensor<float, 4>& got, const Tensor<float, 4>& want, float tolerance) {
   ASSERT_EQ(got.shape(), want.shape());
   for (Index i = 0; i < want.size(); ++i) ASSERT_NEAR(got.data()[i], want.data()[i], tolerance);
@@ -352,14 +363,7 @@ TEST(KvWindow, KeepsTheTokensOfForks) {
 
 // A call that is refused, or a step that is abandoned, changes no result under the mask of the window.
 TEST(KvWindow, TokensThatLeaveAreSeenByNoQuery) {
-  KvCaches<float> caches({.layers = 1,
-                          .kv_heads = kKvHeads,
-                          .head_dim = kDim,
-                          .v_dim = kVDim,
-                          .pages = 6,
-                          .page_size = 4,
-                          .rope = kRope,
-                          .window = 9});
+  KvCaches<float> caches(one_layer(6, 9));
   const Index a = caches.add();
   const Sequence s(40, 8);
   for (Index i = 0; i < 40; ++i) {
@@ -380,14 +384,7 @@ TEST(KvWindow, TokensThatLeaveAreSeenByNoQuery) {
 
 // A step that is abandoned lets a window slide over drafts that could still be accepted.
 TEST(KvWindow, AcceptKeepsAWindow) {
-  KvCaches<float> caches({.layers = 1,
-                          .kv_heads = kKvHeads,
-                          .head_dim = kDim,
-                          .v_dim = kVDim,
-                          .pages = 20,
-                          .page_size = 4,
-                          .rope = kRope,
-                          .window = 9});
+  KvCaches<float> caches(one_layer(20, 9));
   const Sequence s(40, 8);
   const auto feed = [&](Index a, Index first, Index count) {
     auto step = caches.step({a}, count);
@@ -462,14 +459,7 @@ TEST(KvWindow, PagesNeededCountsWhatLeaves) {
 
 // A tree of drafts at positions far beyond the rows.
 TEST(KvWindow, TakesTreesOfDrafts) {
-  KvCaches<float> caches({.layers = 1,
-                          .kv_heads = kKvHeads,
-                          .head_dim = kDim,
-                          .v_dim = kVDim,
-                          .pages = 12,
-                          .page_size = 4,
-                          .rope = kRope,
-                          .window = 12});
+  KvCaches<float> caches(one_layer(12, 12));
   const Index a = caches.add();
   const Sequence s(80, 8);
   const auto feed = [&](Index first, Index count, const AppendOptions& options = {}) {
