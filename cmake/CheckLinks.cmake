@@ -6,6 +6,7 @@
 cmake_minimum_required(VERSION 3.22)
 include(${CMAKE_CURRENT_LIST_DIR}/Links.cmake)
 
+get_filename_component(SITE ${SITE} ABSOLUTE)  # file() compares absolute paths
 file(GLOB_RECURSE pages RELATIVE ${SITE} ${SITE}/*.html)
 list(FILTER pages EXCLUDE REGEX "/search/|^demo[.]html$")  # filled by their scripts; the demo has a test of its own
 if(NOT pages)
