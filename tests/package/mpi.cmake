@@ -4,8 +4,10 @@ set(source ${CMAKE_CURRENT_LIST_DIR}/mpi_consumer)
 
 set(binary ${WORK_DIR}/no_mpi)
 file(REMOVE_RECURSE ${binary})
-execute_process(COMMAND ${CMAKE_COMMAND} -S ${source} -B ${binary} -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER}
-                        -D Eigen3_DIR=${EIGEN_DIR} -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_DISABLE_FIND_PACKAGE_MPI=ON
+set(hide_mpi -D MPI_SKIP_COMPILER_WRAPPER=ON -D MPI_SKIP_GUESSING=ON -D MPI_ASSUME_NO_BUILTIN_MPI=ON)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_LIBDIR=${binary} ${CMAKE_COMMAND} -S ${source} -B ${binary} -G
+                        ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER} -D Eigen3_DIR=${EIGEN_DIR} -D
+                        CMAKE_PREFIX_PATH=${prefix} ${hide_mpi}
                 RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE errors)
 string(REGEX REPLACE "[ \n]+" " " said "${errors}")  # CMake breaks lines
 set(expected "attn's component mpi needs MPI 3, and CMake found none: install libopenmpi-dev or libmpich-dev")
