@@ -46,7 +46,7 @@ class Executor {
     /// concurrency()), and two tasks of a call that run at the same time have different workers. If a task throws,
     /// run() rethrows the exception after all other tasks have stopped; tasks that have not begun need not run.
     ///
-    /// Several threads may call run() at the same time, each for a different call, and so may a task.
+    /// Several threads may call run() at the same time, each for a different call. A task may also call run().
     virtual void run(Index tasks, TaskRef task) const = 0;
 
     /// Returns the number of workers, in [1, concurrency()], for a call that would take `microseconds` on one thread.
@@ -60,7 +60,7 @@ class Executor {
 
     /// Runs tasks like run(), but on at most `workers` workers, numbered in [0, workers). `microseconds` is the time
     /// that the work would take on one thread. The default calls run(tasks, task) if all workers may be used; otherwise
-    /// it calls run() with one loop per worker, each of which takes tasks until none is left. A backend that does
+    /// it calls run() with one task per worker, a loop that takes tasks until none is left. A backend that does
     /// something between tasks must override this function too.
     virtual void run_with(int workers, double microseconds, Index tasks, TaskRef task) const;
   };

@@ -10,7 +10,7 @@
 
 namespace attn {
 
-/// Says whether the matrix unit for bf16 (AMX) computes the products of a call, and if not, why not.
+/// Whether the matrix unit for bf16 (AMX) computes the products of a call, and if not, why not.
 enum class Amx {
   /// No: query, key or value is not bf16 and Options::compute does not allow rounding, the scale is below 2^-64, the
   /// scores are additive or the weights sigmoids, or Options::row_invariant is set.
@@ -56,11 +56,11 @@ struct Explanation {
   /// full vectors of queries, however few it holds; a single query is vectorised along the features.
   Index single_queries = 0;
   /// Number of single_queries that run in the direct loop, which goes from score to softmax to value without masks,
-  /// mods or copies in between. Such a query shares its keys with no other. Its keys and values are not gathered, are
-  /// in a single tensor or page, and have contiguous rows of the type that attention is computed in. Masks drop none of
-  /// the keys that it visits, no mod changes scores or weights, and no task has more than 4096 keys. If keys and values
-  /// take more than 8 MiB, the direct loop also requires AVX-512 and rows packed back to back, which it reads without
-  /// prefetching.
+  /// mods or copies in between. Such a query shares its keys with no other query. Its keys and values are not gathered,
+  /// are in a single tensor or page, and have contiguous rows of the type that attention is computed in. Masks drop
+  /// none of the keys that it visits, no mod changes scores or weights, and no task has more than 4096 keys. If keys
+  /// and values take more than 8 MiB, the direct loop also requires AVX-512 and rows packed back to back, which it
+  /// reads without prefetching.
   Index direct_queries = 0;
   Index few_queries = 0;       ///< a sequence with at most this many queries is processed query by query, not in tiles
   bool row_invariant = false;  ///< whether Options::row_invariant was set; then few_queries is 0

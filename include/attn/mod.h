@@ -195,8 +195,8 @@ struct WithSlope {
 
 }  // namespace detail
 
-/// Makes a score mod with the derivative of `score` with respect to x, `slope(x, p)`, for the backward pass. Without
-/// it, the backward pass calls `score` with a dual number (see Dual).
+/// Makes a score mod with a hand-written derivative for the backward pass: `slope(x, p)` is the derivative of `score`
+/// with respect to x. Without it, the backward pass calls `score` with a dual number (see Dual).
 template <class Score, class Slope>
 constexpr auto score_mod(Score score, Slope slope) {
   using R = typename detail::ResultOf<Slope, float, Position>::type;
@@ -206,8 +206,8 @@ constexpr auto score_mod(Score score, Slope slope) {
   return score_mod(detail::WithSlope<Score, Slope>{std::move(score), std::move(slope)});
 }
 
-/// Defers making a mod until the sizes of the call are known: `make(problem)` checks its arguments against them and
-/// returns a mask or a score mod.
+/// Defers making a mod until the sizes of the call are known: `make(problem)` checks the mod's arguments against them
+/// and returns a mask or a score mod.
 ///
 ///     auto not_last = attn::bind_mod([](const attn::Problem& c) {
 ///       return attn::mask_mod([n = c.kv_len](auto p) { return p.kv + 1 < n; });

@@ -30,8 +30,8 @@ class OpenMpBackend final : public Executor::Backend {
   void run_with(int workers, double, Index tasks, TaskRef task) const override { share(workers, tasks, task); }
 
  private:
-  /// The team always has the same size, and surplus threads do nothing: when a team shrinks, runtimes end threads and
-  /// start new ones for the next team.
+  /// The team always has the same size, and surplus threads do nothing, because runtimes end threads when a team
+  /// shrinks and start new ones for the next team.
   void share(int workers, Index tasks, TaskRef task) const {
     const int team = concurrency();
     if (std::min<Index>({workers, team, tasks}) <= 1) return SerialBackend().run(tasks, task);

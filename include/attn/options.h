@@ -1,4 +1,4 @@
-// The options of a call. Arguments whose types matter are positional; numbers go here.
+// The optional settings of a call, such as scale, positions and executor.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ enum class Compute {
   /// In the precision of the tensors: bfloat16 tensors in bfloat16 if the processor has a matrix unit or vector
   /// instructions for it, all others in float or better.
   native,
-  /// Query, key, value and weights may be rounded to bfloat16: several times faster with a matrix unit.
+  /// Query, key, value and weights may be rounded to bfloat16, which is several times faster with a matrix unit.
   bf16,
 };
 
@@ -102,10 +102,10 @@ struct Options {
   /// bit-identical with any executor.
   Executor executor = {};
 
-  /// Scratch memory for the call: at least workspace_bytes() bytes, of any alignment and with any contents. Concurrent
-  /// calls need one each. By default the call allocates and frees its own. The naive path does not use it. Some cases
-  /// still allocate: q_offsets; an `lse` in a Tensor, if its rounding errors matter; learned(); select() with a
-  /// kv_offset; a cache (see cached_attention.h); additive attention; and a mask that groups tokens, such as
+  /// Scratch memory for the call: at least workspace_bytes() bytes, of any alignment and with any contents. Each
+  /// concurrent call needs its own. By default the call allocates and frees its own. The naive path does not use it.
+  /// Some cases still allocate: q_offsets; an `lse` in a Tensor, if its rounding errors matter; learned(); select()
+  /// with a kv_offset; a cache (see cached_attention.h); additive attention; and a mask that groups tokens, such as
   /// strided_sparse(), with a 16-bit output and a query of a wider scalar type.
   std::span<std::byte> workspace = {};
 
@@ -126,29 +126,28 @@ struct Options {
 
   /// Makes the bits of a row of `out` and of `lse` depend on nothing but its query, the keys and values that it may
   /// see, their positions, its batch element and head where mods use them, the mods, the scale, the scalar types and
-  /// the instruction set. So a token gets the same bits in a prompt, in chunks of any length, on its own, in any
-  /// batch, beside any other heads, in a tensor or in a cache with any pages and capacity, and with any executor. This
-  /// holds for attention() and attention_into(), over tensors and caches, additive_attention(), recurrent forms and
-  /// their states, linear_into() and MultiHeadAttention, but not for gradients, attention_jvp(), attention weights and
-  /// the naive path. mpi::Ring throws std::invalid_argument, because it merges the results of ranks in the order of the
-  /// layout.
+  /// the instruction set. So a token gets the same bits in a prompt, in chunks of any length, alone, in any batch, with
+  /// any other heads, in a tensor or in a cache with any pages and capacity, and with any executor. This holds for
+  /// attention() and attention_into(), over tensors and caches, additive_attention(), recurrent forms and their states,
+  /// linear_into() and MultiHeadAttention, but not for gradients, attention_jvp(), attention weights and the naive
+  /// path. mpi::Ring throws std::invalid_argument, because it merges the results of ranks in the order of the layout.
   ///
   /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group tokens,
   /// and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float take no
   /// longer. Single queries take 0.7 to 2 times as long with keys in memory, depending on how many heads share a key
   /// head, and 2 to 8 times with keys in the processor's cache; up to eight queries take 1 to 2 times as long (see
   /// bench/README.md). The workspace also depends on sinks, dropout, kv_offset and accumulate. Recurrent forms proceed
-  /// token by token, so that prompts take 0.7 to 1.5 times as long.
+  /// token by token, so prompts take 0.7 to 1.5 times as long.
   ///
   /// With accumulate, bits do not depend on how keys are divided into calls, provided that parts come in order, each
   /// begins at a kv_offset that is a multiple of 4096, `out` is not rounded to 16 bits, and `lse` is an attn::Tensor.
   /// For this, the results of every 4096 keys are computed separately and merged in order. Each merge rounds: with a
   /// million keys, errors are up to 10 epsilons larger than without the option.
   ///
-  /// A kv_offset must be a multiple of 16. Exceptions: a cache rotates keys by their distance to kv_offset, so that the
-  /// bits depend on it. 16-bit layers with a rope round rotated queries without a cache, but not with one. If a lambda
-  /// adds a product to something, g++ may fuse the two for single pairs and not for whole vectors, or the reverse; on
-  /// x86, -ffp-contract=off prevents that and does not affect the kernels.
+  /// A kv_offset must be a multiple of 16. There are three exceptions. A cache rotates keys by their distance to
+  /// kv_offset, so the bits depend on kv_offset. 16-bit layers with a rope round rotated queries without a cache, but
+  /// not with one. If a lambda adds a product to something, g++ may fuse the two for single pairs and not for whole
+  /// vectors, or the reverse; on x86, -ffp-contract=off prevents that and does not affect the kernels.
   ///
   /// Without ropes and score mods, AVX2, AVX-512 and 64-bit ARM give the same bits of `out` in float and double.
   bool row_invariant = false;

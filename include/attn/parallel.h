@@ -28,7 +28,7 @@ struct ThreadOptions {
   double spin_microseconds = 100;
 };
 
-/// Creates a pool of `workers` threads, counting the caller. Create it once: the pool lives as long as any copy of the
+/// Creates a pool of `workers` threads, including the caller. Create it once: the pool lives as long as any copy of the
 /// executor does. A call uses no more threads than are worthwhile for its amount of work; see
 /// Executor::Backend::workers_for(). After fork(), calls in the child run on the calling thread alone. In programs
 /// without threads (ATTN_NO_THREADS) all calls run on the calling thread.
@@ -80,8 +80,8 @@ struct Work {
 /// The cost of loading a value and storing it elsewhere, about a nanosecond, expressed in flops; see Work.
 constexpr double kFlopsToMove = 50;
 
-/// The workers of a call: as many of its executor's workers as are worthwhile for its amount of work. The executor must
-/// outlive it.
+/// The workers that a call uses: those of its executor, or fewer if there is little work. The executor must outlive
+/// this object.
 class Workers {
  public:
   Workers(const Work& work, const Executor& executor)

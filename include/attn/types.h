@@ -16,12 +16,13 @@ using Index = std::ptrdiff_t;
 
 namespace detail {
 
-/// Sizes, positions and distances are at most 2^kIndexBits, so that sums of a few do not overflow: 2^60, or 2^28 for
-/// 32-bit targets.
+/// Sizes, positions and distances are at most 2^kIndexBits (2^60, or 2^28 for 32-bit targets), so that a sum of a few
+/// of them does not overflow.
 inline constexpr int kIndexBits = std::numeric_limits<Index>::digits - 3;
 inline constexpr Index kLargestIndex = Index(1) << kIndexBits;
 
-/// The most entries of a table with one per position: 2^36, or 2^24 for 32-bit targets. More would not fit into memory.
+/// The maximum size of a table with one entry per position: 2^36, or 2^24 for 32-bit targets. A larger one would not
+/// fit into memory.
 inline constexpr Index kLargestTable = Index(1) << (sizeof(Index) > 4 ? 36 : 24);
 
 }  // namespace detail
@@ -29,7 +30,7 @@ inline constexpr Index kLargestTable = Index(1) << (sizeof(Index) > 4 ? 36 : 24)
 /// One (query, key) pair, as a mod sees it.
 ///
 /// `q` and `kv` are absolute: query row i has q = q_offset + i, and key row j has kv = kv_offset + j. `q` may be
-/// negative if there are more queries than keys, and `kv` may be if kv_offset is. `head` counts query heads.
+/// negative if there are more queries than keys, and `kv` if kv_offset is negative. `head` counts query heads.
 struct Position {
   Index batch = 0;  ///< the batch element, or sequence of a cache
   Index head = 0;   ///< the query head
@@ -64,14 +65,14 @@ struct Tile {
 /// How many pairs of a tile a mask keeps. `some` is always a correct answer; the others save work.
 enum class Coverage : unsigned char { none, some, all };
 
-/// The positions by which a rope rotates the rows of a sequence: `listed` has those of the rows from `first` on, and
-/// earlier rows are at their row number, as are all rows without a list.
+/// The positions by which a rope rotates the rows of a sequence. `listed` has the positions of rows `first`, first + 1,
+/// …; the position of an earlier row, or of any row if the list is empty, is its row number.
 struct RowPositions {
   Index first = 0;                     ///< the first row that is listed
   std::span<const Index> listed = {};  ///< the positions of rows first, first + 1, …
 
-  /// The position of a row. After the list, positions continue from its last one. Before row 0, they count down from
-  /// the first.
+  /// Returns the position of a row. Rows after the list continue from its last position; rows before row 0 count down
+  /// from the position of row 0.
   constexpr Index operator()(Index row) const {
     const Index i = row - first, end = static_cast<Index>(listed.size());
     if (end == 0 || (i < 0 && first > 0)) return row;
@@ -92,22 +93,22 @@ struct Problem {
   long double scale = 1;  ///< multiplies query * key
   Index q_offset = 0;     ///< absolute position of query row 0
   Index kv_offset = 0;    ///< absolute position of key row 0
-  /// Whether kv_offset was given, so that the keys may be a part of a longer sequence. Data that mods hold for keys
-  /// then refers to all keys.
+  /// Whether kv_offset was given. The keys may then be a part of a longer sequence, and data that mods hold for keys
+  /// refers to all keys of that sequence.
   bool has_part_of_keys = false;
   /// The batch element that q_len, kv_len and q_offset belong to, if each has its own (a cache, or q_offsets);
   /// otherwise empty. Mods made for this problem see only that batch element.
   std::optional<Index> sequence = std::nullopt;
   /// The absolute positions of query row 0, one for each batch element, if each has its own q_offset; otherwise empty.
-  /// Mods never see it, because bind_mod() makes them once for each batch element, with that element's q_offset.
+  /// Mods never see this list, because bind_mod() makes them once for each batch element, with that element's q_offset.
   std::span<const Index> q_offsets = {};
-  /// The bias that is added to the scores, if weights are their sigmoids and not their softmax; see Normaliser.
+  /// The bias added to the scores if the weights are their sigmoids; empty for a softmax. See Normaliser.
   std::optional<double> sigmoid_bias = std::nullopt;
 
-  /// The positions by which the rope of a cache or layer rotates keys and queries. For the query at position q, it is
-  /// that of row q - kv_offset. Empty without a rope. A mod that gives tokens other positions must reject the call.
+  /// The positions by which the rope of a cache or layer rotates keys and queries. The query at position q is rotated
+  /// like row q - kv_offset. Empty without a rope. A mod that gives tokens other positions must reject the call.
   std::optional<RowPositions> rope_positions = std::nullopt;
-  /// Whether the bits of a row must depend on nothing but the row; see Options::row_invariant.
+  /// Whether the bits of a row must depend on that row alone; see Options::row_invariant.
   bool row_invariant = false;
 
   /// The absolute position of query row 0 of a batch element.
@@ -118,7 +119,7 @@ struct Problem {
   /// The absolute positions of the keys.
   constexpr Range keys() const { return {kv_offset, kv_offset + kv_len}; }
 
-  /// The row of keys at the position of query row 0 of a batch element. It may be out of range.
+  /// The row of the key at the same position as query row 0 of a batch element. It may be out of range.
   constexpr Index first_query_among_keys(Index batch_element) const { return first_query(batch_element) - kv_offset; }
 
   /// The key and value head that a query head uses; consecutive query heads share one.

@@ -122,7 +122,7 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   detail::require(q_len >= 0 && kv_len >= 0 && batch >= 0 && heads > 0, "block_mask: q_len ", q_len, ", kv_len ",
                   kv_len, ", batch ", batch, ", heads ", heads,
                   "; lengths and batch must not be negative, and heads must be positive");
-  // There are at most as many blocks as pairs, so that their number does not overflow.
+  // This limit also keeps the number of blocks, which is at most that of pairs, from overflowing.
   constexpr double kMostPairs = sizeof(Index) > 4 ? 1e18 : 1e9;
   const auto at_least_one = [](Index n) { return static_cast<double>(std::max<Index>(n, 1)); };
   detail::require(at_least_one(q_len) * at_least_one(kv_len) * at_least_one(batch) * at_least_one(heads) <= kMostPairs,

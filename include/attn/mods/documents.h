@@ -77,7 +77,7 @@ struct PackedDocuments {
         [=](const Tile& t) {
           const Index row = t.q.begin - first, last = t.q.end - 1 - first;
           if (from[last] <= t.kv.begin && t.kv.end <= to[row]) return Coverage::all;
-          // Of the documents that reach the tile's keys, the first begins before all others.
+          // Of the documents that end after the tile's first key, the first also begins first, so it alone decides.
           const Index* const reaching = std::upper_bound(to + row, to + last + 1, t.kv.begin);
           return reaching <= to + last && from[reaching - to] < t.kv.end ? Coverage::some : Coverage::none;
         },
@@ -170,9 +170,10 @@ inline auto documents_at(const Indices& offsets) {
 ///                                                0 0 1 1 1
 ///
 /// Rows are counted from the first query of the call, whatever its position, because positions of queries and keys are
-/// unrelated here; the last query offset is q_len. A call on some of the queries needs the offsets of those. Keys are
-/// counted by their positions; the last key offset is kv_len, or, with a kv_offset, at least kv_offset + kv_len.
-/// causal() compares positions in the whole sequences, not within documents; see the mods page for causal documents.
+/// unrelated here; the last query offset is q_len. A call with only some of the queries needs the offsets of those
+/// queries. Keys are counted by their positions; the last key offset is kv_len, or, with a kv_offset, at least
+/// kv_offset + kv_len. causal() compares positions in the whole sequences, not within documents; see the mods page for
+/// causal documents.
 ///
 /// Hints cost O(log queries in the tile). Memory: two Index per query.
 /// @throws std::invalid_argument unless there are as many query offsets as key offsets, and both begin with 0 and do
@@ -183,7 +184,7 @@ inline auto documents_at(const Indices& query_offsets, const Indices& key_offset
   detail::check_offsets(of_keys, "key offset");
   detail::require(of_queries.size() == of_keys.size(), "documents_at: there are ", of_queries.size(),
                   " query offsets, but ", of_keys.size(),
-                  " key offsets; give as many of both, and equal neighbours for a document without queries or keys");
+                  " key offsets; pass equally many, and repeat an offset for a document without queries or keys");
   return bind_mod(
       [table = detail::PackedDocuments(of_queries, of_keys), keys = of_keys.back()](const Problem& problem) {
         detail::require(table.queries() == problem.q_len, "documents_at: the last query offset is ", table.queries(),

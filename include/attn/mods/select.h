@@ -80,10 +80,10 @@ inline auto selected(KeyLists given) {
 /// Pass lists of unequal length as a range of ranges, one per query, such as std::vector<std::vector<int>>, nested once
 /// more for heads and once more for batch elements; or as offsets and indices (see below).
 ///
-/// Keys are gathered, not masked: the cost of a query is proportional to the length of its own list, whatever kv_len
-/// and the other lists are, if all lists together have at most a quarter of the pairs (half, if all queries share a
-/// list or there is only one query). Query heads that share a key head and a list are processed together and read its
-/// keys from memory once, so they cost less than heads with separate lists.
+/// Keys are gathered, not masked, if all lists together have at most a quarter of the pairs (half, if all queries share
+/// a list or there is only one query). The cost of a query is then proportional to the length of its own list and
+/// independent of kv_len and the other lists. Query heads that share a key head and a list are processed together and
+/// read its keys from memory once, so they cost less than heads with separate lists.
 ///
 /// The backward pass gathers too, if each query has its own list and all lists together have at most an eighth of the
 /// pairs. It stores two values per listed pair of the heads that are processed together. The first backward pass also

@@ -93,7 +93,7 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Cost: a pass over the keys (and queries), and, for each block of queries and block of keys of a head, 2 * head_dim
 /// flops and a byte of memory. The work of the call itself is proportional to the kept pairs if blocks are multiples of
-/// 64 keys and 48 queries; single queries, block_q = 1, share tiles with neighbours that keep other blocks.
+/// 64 keys and 48 queries; with block_q = 1, queries share tiles with neighbours that keep other blocks.
 /// @throws std::invalid_argument for sizes that do not match, block sizes below 1 or a negative count.
 template <class Q, class K>
 auto top_k_blocks(const Q& query, const K& key, const TopKBlocks& config = {}) {

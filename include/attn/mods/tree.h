@@ -119,8 +119,8 @@ class MakeTree {
 ///
 /// The position of a node is the position that follows the context, plus the node's depth, so siblings share a
 /// position. A rope must rotate nodes by these positions, not by their rows: append them to a cache with `{.positions =
-/// attn::tree_positions(parents, first)}`. A MultiHeadAttention does so by itself if tree() is one of the mods of a
-/// call over a cache. Masks and scores that are combined with tree() see rows: causal() drops nothing that tree()
+/// attn::tree_positions(parents, first)}`. A MultiHeadAttention does this automatically if tree() is one of the mods of
+/// a call over a cache. Masks and scores that are combined with tree() see rows: causal() drops nothing that tree()
 /// keeps, but the distances of alibi(), relative_bias() or sliding_window() count siblings. KvCache::accept() keeps the
 /// path that was verified.
 /// @throws std::invalid_argument for a parent that does not come before its node, and from the attention call if there
