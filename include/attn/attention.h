@@ -36,8 +36,8 @@ inline namespace ATTN_BUILT_FOR {
 /// in all functions that take both: `attention(q, k, v, {.scale = 0.5})`.
 /// @returns out, shaped like the query but with v_dim columns, and lse, (q_len) or (batch, heads, q_len), the natural
 /// log-sum-exp of each row's final scores. lse is float if out is 16-bit, and empty with Normaliser::sigmoid(). If the
-/// rows of an Eigen query and the columns of the value are fixed at compile time and their product is small, out has
-/// fixed size.
+/// row count of an Eigen query and the column count of the value are fixed at compile time and their product is small,
+/// out has a fixed size.
 ///
 /// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a key or value does not
 /// affect queries that drop it. Concurrent calls are safe.
@@ -110,7 +110,7 @@ requires(!detail::KvSource<K>) Explanation
 /// per query. If there are few queries and many keys, each of up to 64 splits of the keys adds a partial result. If
 /// keys and values exceed the cache and the heads of a token are adjacent in memory, a thread processes single queries
 /// of up to eight heads at a time and needs memory for each. The result depends on sizes, strides, scalar types,
-/// executor, instruction set and those two masks, and on no other mod.
+/// executor, instruction set and those two masks, but not on other mods.
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;

@@ -54,18 +54,18 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 
 /// Computes attention_backward() into the caller's memory, which is overwritten, or added to with options.accumulate.
 /// The gradients are matrices, or rank-4 tensors or views, shaped like query, key and value. A gradient that overlaps
-/// an input or another gradient is refused, as by attention_into(). With options.workspace only the cases
-/// that Options::workspace lists allocate, and one more: the first call with a given select() (with a kv_offset, each
-/// call) allocates a table of the queries that list each key.
+/// an input or another gradient is refused, as by attention_into(). With options.workspace, the call allocates only in
+/// the cases that Options::workspace lists and in one more: the first call with a given select() (with a kv_offset,
+/// each call) allocates a table of the queries that list each key.
 ///
 /// `out` and `lse` are those of a Result; the Result itself may take their place:
 ///
 ///     attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, r, mods, options);
 ///
-/// The gradients of a row need its out and lse to more digits than a 16-bit tensor holds, and its lse to more digits
-/// than a float holds if it is large, e.g. near -1e9. A Result carries them (see Result). If attention_into() writes to
-/// your own memory, use a float `out` with 16-bit queries, and a Tensor for `lse`: with a 16-bit out, gradients are
-/// wrong by its rounding error times the common component of the keys.
+/// The gradients of a row need more digits of out and lse than a 16-bit tensor holds, and more digits of lse than a
+/// float holds if lse is large, e.g. near -1e9. A Result carries them (see Result). If attention_into() writes to your
+/// own memory, use a float `out` with 16-bit queries, and a Tensor for `lse`: with a 16-bit out, gradients are wrong by
+/// its rounding error times the common component of the keys.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Options>

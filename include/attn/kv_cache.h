@@ -98,7 +98,7 @@ class KvCache {
   /// The number of tokens of one sequence. @throws std::invalid_argument if the sequence does not exist.
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
   /// The position by which the rope rotates a row of a sequence: the row number, unless append() was given positions or
-  /// drop() kept them. For row length(sequence), it is that of the next token.
+  /// drop() kept them. Row length(sequence) gives the position of the next token.
   /// @throws std::invalid_argument if the sequence does not exist.
   Index position(Index sequence, Index row) const { return positions_[at(sequence)].rows()(row); }
   /// The size of keys, values and their scales in bytes.
@@ -106,7 +106,7 @@ class KvCache {
 
   /// Appends the same number of tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads,
   /// tokens, v_dim), with any strides, of type Computed, or 16-bit floats if that is float.
-  /// @throws std::invalid_argument if shapes disagree, or if positions are given that do not fit, or without a rope;
+  /// @throws std::invalid_argument if shapes disagree, or if positions do not fit or are given without a rope;
   /// std::length_error if a sequence would exceed max_capacity.
   template <class K, class V>
   void append(const K& k, const V& v, const AppendOptions& options = {}) {
@@ -118,7 +118,7 @@ class KvCache {
   }
 
   /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, sequences concatenated.
-  /// `lens` is an Indices. (Its type is deduced because g++ 12 would otherwise take {.positions = …} for lengths, too.)
+  /// `lens` is an Indices. (Its type is deduced because g++ 12 would otherwise accept {.positions = …} as lengths.)
   template <class K, class V, std::convertible_to<Indices> Lens = Indices>
   requires(!std::is_integral_v<K>) void append(const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
@@ -159,15 +159,14 @@ class KvCache {
     for (Index s = 0; s < config_.batch; ++s) truncate(s, 0);
   }
 
-  /// Removes tokens begin … end - 1 of a sequence. The rows of later tokens decrease by end - begin. With a rope, their
-  /// keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024, section 3.2), so
-  /// that no gap between positions remains; attention_factor() is not applied again. Each rotation rounds a key once
-  /// more: by at most about an ulp of the larger element of a pair, or scale / 2 with std::int8_t; 100 drops of the
-  /// same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. Mods see rows in
-  /// either case.
+  /// Removes tokens begin … end - 1 of a sequence. The row numbers of later tokens decrease by end - begin. With a
+  /// rope, their keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024,
+  /// section 3.2), so that no gap between positions remains; attention_factor() is not applied again. Each rotation
+  /// rounds a key once more: by at most about an ulp of the larger element of a pair, or scale / 2 with std::int8_t;
+  /// 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. Mods
+  /// see rows in either case.
   ///
-  /// Cost: the keys and values of later tokens are copied once. With a rope, this takes less than one and a half times
-  /// as long as without.
+  /// Cost: the keys and values of later tokens are copied once. With a rope, this takes less than 1.5 times as long.
   /// @throws std::invalid_argument unless 0 <= begin <= end <= length. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
     keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
@@ -308,7 +307,7 @@ class KvCache {
            config_.max_capacity, "; truncate() it, or construct the cache with a larger max_capacity"})));
     typename Pages::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                   config_.rope ? &*config_.rope : nullptr);
-    // Visits the tokens of each sequence: its number, their rows in its batch element, and their positions.
+    // For each sequence, calls visit(its number, the rows of its tokens in the batch element, their positions).
     const auto each = [&](const auto& visit) {
       Range rows{0, 0};
       const Index* said = positions.empty() ? nullptr : positions.data();

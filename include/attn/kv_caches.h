@@ -26,7 +26,7 @@ struct KvCachesConfig {
   Index pages = 0;       ///< pages in the pool, for all sequences; required. A page holds the tokens of all layers.
   Index page_size = 64;  ///< tokens in a page; see PagedKvCacheConfig
   std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
-  /// In place of `rope`, if layers differ: one for each layer, or std::nullopt for a layer without.
+  /// Replaces `rope` if layers differ: one rope per layer, or std::nullopt for a layer without one.
   std::vector<std::optional<Rope>> ropes = {};
   Index window = 0;  ///< if positive, how many of the last tokens stay; see PagedKvCacheConfig
   Index sinks = 0;   ///< with a window: how many of the first tokens stay in addition; see PagedKvCacheConfig
@@ -57,8 +57,8 @@ template <class T>
 class KvLayer;
 
 /// The keys and values of all layers of a decoder: a PagedKvCache for each layer, with one set of sequences and one
-/// table of pages for all. A page number stands for the page of that number in every layer. Tokens are appended in
-/// steps: either all layers get the tokens of a step, or none does:
+/// table of pages for all. A page number denotes the page with that number in every layer. Tokens are appended in
+/// steps; either all layers get the tokens of a step, or none does:
 ///
 ///     attn::KvCaches<float> caches({.layers = 6, .kv_heads = 8, .head_dim = 128, .pages = 512, .rope = rope});
 ///     const attn::Index a = caches.add(), b = caches.fork(a);
@@ -71,11 +71,11 @@ class KvLayer;
 /// capacity`, each of up to `batch` sequences is contiguous in memory, as in a KvCache of that capacity.
 ///
 /// One step may be open at a time. Until it is committed, functions of KvCaches show the sequences without its tokens,
-/// except for free_pages(), table() and position() of the new rows. Calls that change sequences throw meanwhile. If a
-/// call throws, nothing has changed, except that tokens may have left windows. release() and truncate() throw only
-/// std::invalid_argument. Concurrent calls that only read are safe. Copies are deep, without the tokens of an open
-/// step. While a step is open, the caches must not be moved, assigned to or destroyed. A moved-from object may only be
-/// assigned to or destroyed.
+/// except for free_pages(), table() and position() of the new rows. Calls that change sequences throw while a step is
+/// open. If a call throws, nothing has changed, except that tokens may have left windows. release() and truncate()
+/// throw only std::invalid_argument. Concurrent calls that only read are safe. Copies are deep, without the tokens of
+/// an open step. While a step is open, the caches must not be moved, assigned to or destroyed. A moved-from object may
+/// only be assigned to or destroyed.
 template <class T>
 class KvCaches {
  public:
@@ -153,7 +153,7 @@ class KvCaches {
   Index length(Index sequence) const { return tables_.of(sequence).length; }
   /// The position by which ropes rotate a row of a sequence; see KvCache::position().
   Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
-  /// The position of row 0 of a sequence for mods; see PagedKvCache::offset().
+  /// The position that mods see for row 0 of a sequence; see PagedKvCache::offset().
   Index offset(Index sequence) const { return tables_.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
@@ -165,7 +165,7 @@ class KvCaches {
   }
 
   /// Begins a step that appends `tokens` tokens to each of the sequences, in all layers. It takes the pages of all
-  /// layers at once. Positions in `options` apply to all layers with a rope. Without them, the step takes the positions
+  /// layers at once. Positions in `options` apply to all layers with a rope. Without them, the step uses the positions
   /// that the first such layer passes to append().
   /// @throws OutOfPages if there are too few free pages; std::invalid_argument if a step is open, a sequence does not
   /// exist or appears twice, or positions do not fit.
@@ -258,7 +258,7 @@ class KvCaches {
     return [this](std::size_t layer) { return rope_of(config_, static_cast<Index>(layer)); };
   }
 
-  /// The sequences, to be changed while no step is open.
+  /// Returns the page tables, to change them; throws if a step is open.
   detail::PageTables& unopened(const char* what) {
     if (open_) refuse_while_open(what);
     return tables_;
@@ -269,7 +269,7 @@ class KvCaches {
     detail::refuse({what, ": a step of ", open_->sequences.size(), " sequences is open, to which ", appended, " of ",
                     layers(), " layers have appended; commit() or destroy it first"});
   }
-  /// The open step, which must have this number.
+  /// Returns the open step; throws unless it has this number.
   const detail::OpenStep& opened(std::uint64_t step) const {
     detail::require(open_ && step == steps_, "this step of KvCaches was committed or destroyed; begin another one");
     return *open_;
@@ -284,7 +284,7 @@ class KvCaches {
   detail::PageTables tables_;
   std::optional<detail::OpenStep> open_;
   std::vector<char> appended_;  // for each layer, whether it has appended the tokens of the open step
-  std::uint64_t steps_ = 0;     // begun so far; the number of the one that is open
+  std::uint64_t steps_ = 0;     // steps begun so far; the open step has this number
 };
 
 /// One layer of a step of KvCaches, to be passed to attention() and to layers:
@@ -299,7 +299,7 @@ class KvLayer {
  public:
   using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
 
-  /// Appends the step's tokens to the layer, if it is the same number for each sequence: k (sequences, kv_heads,
+  /// Appends the step's tokens to the layer, if each sequence has the same number of them: k (sequences, kv_heads,
   /// tokens, head_dim), v (sequences, kv_heads, tokens, v_dim); see KvCache::append().
   /// @throws std::invalid_argument if the shapes disagree with each other or with the step, or the layer has appended
   /// its tokens already.
@@ -393,9 +393,9 @@ class KvLayer {
   Index layer_;
 };
 
-/// Tokens that are being appended to KvCaches, from KvCaches::step(). Each layer appends its keys and values through
-/// layer(); commit() then adds the tokens to the sequences. A step that is destroyed without commit(), for example by
-/// an exception, leaves the sequences as they were and gives its pages back.
+/// Tokens that are being appended to KvCaches; returned by KvCaches::step(). Each layer appends its keys and values
+/// through layer(); commit() then adds the tokens to the sequences. A step that is destroyed without commit(), for
+/// example by an exception, leaves the sequences as they were and gives its pages back.
 ///
 /// It refers to the KvCaches, which must not be moved or destroyed while it exists. A moved-from step may only be
 /// destroyed.
@@ -409,7 +409,8 @@ class [[nodiscard]] KvStep {
     if (caches_) caches_->abandon();
   }
 
-  /// Returns a layer, to append to it and to read it. Layers may append in any order, and read others.
+  /// Returns a layer, to append to it and to read it. Layers may append in any order, and any layer may be read at any
+  /// time.
   /// @throws std::invalid_argument if there is no such layer, or the step was committed.
   KvLayer<T> layer(Index layer) const { return {unfinished(), step_, unfinished().checked(layer)}; }
 

@@ -8,13 +8,13 @@ namespace attn {
 
 /// Options of append(): `cache.append(k, v, {.positions = {20, 21, 21}})`.
 struct AppendOptions {
-  detail::NamesOnly names_only{};  ///< Rejects numbers without a name, which are lengths. It has no other use.
+  detail::NamesOnly names_only{};  ///< Rejects unnamed numbers, which would be lengths. It has no other use.
 
   /// The positions by which the cache's rope rotates the new keys, and later the queries of these rows: one for each
-  /// token of all sequences, in order, or one for each token of a sequence, which then apply to all sequences. They may
-  /// repeat, decrease, or be negative. By default a token is one position after the row before it, and row 0 is at
-  /// position 0. Mods see rows, as always. Memory: 8 bytes per row, beginning with the first row whose position is not
-  /// its number.
+  /// token of all sequences, in order, or one for each token of a single sequence, which then apply to all sequences.
+  /// They may repeat, decrease, or be negative. By default a token is one position after the row before it, and row 0
+  /// is at position 0. Mods see row numbers instead, as always. Memory: 8 bytes per row, from the first row whose
+  /// position differs from its row number.
   Indices positions = {};
 };
 

@@ -15,7 +15,7 @@ namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
 /// A view of the keys and values of several sequences, as attention() reads them, in a cache or in your own pages. It
-/// owns only a copy of the page tables. The cache or the pages must outlive it and must not change meanwhile.
+/// owns only a copy of the page tables. The cache or the pages must outlive it and must not change while it is in use.
 ///
 /// T is the type that attention is computed in: float for 16-bit and 8-bit elements.
 template <class T>
@@ -54,8 +54,8 @@ class KvView {
   Index length(Index sequence) const { return of(sequence).length; }
   /// The positions by which the rope rotates the rows of a sequence.
   RowPositions positions(Index sequence) const { return of(sequence).positions; }
-  /// The position of row 0 of a sequence for mods, unless Options::kv_offset is given: greater than 0 if tokens before
-  /// it have left a window.
+  /// The position that mods see for row 0 of a sequence, unless Options::kv_offset is given. It is above 0 if tokens
+  /// before that row have left a window.
   Index offset(Index sequence) const { return of(sequence).offset; }
   /// Heads of keys and values.
   Index kv_heads() const { return k_.dim(1); }
@@ -85,7 +85,7 @@ class KvView {
     detail::require(k.dim(2) > 0, "KvView: page_size must be positive, but keys have shape ", k.shape());
   }
 
-  /// Adds a sequence of `length` tokens in the pages `table`, at these rope positions. Their list is not copied. Mods
+  /// Adds a sequence of `length` tokens in the pages `table`, at these rope positions, whose list is not copied. Mods
   /// see row 0 at position `offset`, unless Options::kv_offset is given.
   /// @throws std::invalid_argument if `table` has too few pages, or names one that does not exist.
   void add(std::span<const Index> table, Index length, RowPositions positions = {}, Index offset = 0) {

@@ -1,4 +1,4 @@
-// The linear map of a layer, forward and backward, on the kernels and threads of attention.
+// Linear maps for layers, forward and backward, on the kernels and threads of attention.
 #pragma once
 
 #include "attn/detail/layers/linear_gradients.h"

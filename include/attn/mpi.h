@@ -4,8 +4,8 @@
 
 #include "attn/types.h"
 
-// Exceptions: a rank that cannot compute still communicates, and then all ranks throw. RTTI: ranks compare the types of
-// their mods.
+// Exceptions are needed because a rank that cannot compute still communicates, after which all ranks throw; RTTI
+// because ranks compare the types of their mods.
 #if defined(ATTN_NO_EXCEPTIONS) || !defined(__cpp_rtti) || defined(ATTN_NO_THREADS)
 #error "attn/mpi.h needs exceptions, RTTI and threads: compile without -fno-exceptions, -fno-rtti and ATTN_NO_THREADS"
 #endif

@@ -194,8 +194,8 @@ class MultiHeadAttention {
   /// Sets the gradients of all parameters to 0, if there are any, and keeps their memory.
   void zero_gradients() { gradients_.set_zero(); }
 
-  /// Calls visit(name, values, gradient) for each of parameter_names(), as for the step of an optimiser. Both are
-  /// row-major spans of all elements; gradients are empty before the first backward().
+  /// Calls visit(name, values, gradient) for each of parameter_names(), for example to take a step of an optimiser.
+  /// Both are row-major spans of all elements; gradients are empty before the first backward().
   ///
   ///     mha.for_each_parameter([](const std::string&, std::span<float> w, std::span<const float> grad) {
   ///       for (std::size_t i = 0; i < grad.size(); ++i) w[i] -= 0.1f * grad[i];
@@ -207,8 +207,8 @@ class MultiHeadAttention {
             gradients_.empty() ? std::span<Number>() : gradients_.numbers(name));
   }
 
-  /// Applies the layer to the next tokens of the sequences of a cache. The tokens serve as query, key and value: their
-  /// keys and values are appended to the cache, then they attend to all of it.
+  /// Applies the layer to the next tokens of the sequences of a cache. The tokens serve as query, key and value: the
+  /// call appends their keys and values to the cache, and then computes attention over the cache.
   ///
   ///     attn::KvCache<float> cache = mha.make_cache({.batch = 2});
   ///     y = mha(prompt, cache, attn::causal()).out;               // (2, len, embed_dim)

@@ -18,7 +18,7 @@ enum class NormScope {
   all_heads,  ///< all heads of a token together: OLMo 2
 };
 
-/// The configuration of a MultiHeadAttention. Sizes count features or heads; 0 stands for the default unless a size is
+/// The configuration of a MultiHeadAttention. Sizes count features or heads; 0 selects the default unless a size is
 /// required.
 struct MultiHeadConfig {
   Index embed_dim = 0;     ///< features of the query and of the result; required
@@ -45,7 +45,8 @@ struct MultiHeadConfig {
   /// name does. They have no position: masks and other mods do not apply to them, and a rope cannot be combined with
   /// them.
   bool add_bias_kv = false;
-  /// Lets every query also see a key and a value of zeros, likewise.
+  /// Lets every query also see a key and a value of zeros. Masks and other mods do not apply to them; a rope may be
+  /// combined with them.
   bool add_zero_attn = false;
   /// Multiplies the results of the heads by sigmoid(gate), where the gate is a further projection of the query input
   /// (Qiu et al. 2025, "Gated Attention for Large Language Models"). q_proj_weight has, for each head, head_dim rows
@@ -82,8 +83,8 @@ struct MultiHeadOptions {
   bool lse = false;    ///< Return the log-sum-exp of every query and head.
   bool heads = false;  ///< Return copies of the projected heads, with queries and keys rotated if there is a rope.
   bool keep = false;   ///< Return everything that backward() needs: lse, heads, and the concatenated results.
-  /// The Options of the heads. Executor, instruction set and `compute` apply to the projections too, all other options
-  /// to the heads alone. The workspace is not used.
+  /// The Options of the heads. Executor, instruction set, `compute` and row_invariant also apply to the projections,
+  /// all other options to the heads alone. The workspace is not used.
   Options attention = {};
   detail::MaskIsNoOption mask{};  ///< Cannot be set: that fails to compile, with a message that says masks are mods.
 };

@@ -1,4 +1,4 @@
-// PagedKvCache: the keys and values of any number of sequences, in pages of a common pool, which sequences may share.
+// PagedKvCache: keys and values of any number of sequences, in pages of one pool. Sequences may share pages.
 #pragma once
 
 #include <concepts>
@@ -27,15 +27,15 @@ struct PagedKvCacheConfig {
   Index v_dim = 0;                          ///< features of a value; 0: head_dim
   std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
   /// If positive, sequences have a window of this many tokens: an append first drops the whole pages that neither the
-  /// last token nor a later one sees under sliding_window(window - 1). Pass that mask to calls, too, unless there are
+  /// last token nor a later one sees under sliding_window(window - 1). Also pass that mask to calls, unless there are
   /// sinks. An append never drops its own tokens, so feed long prompts in chunks. A sequence takes up to
   /// (sinks + window + page_size - 1 + chunk) / page_size pages, rounded up, and with a rope another sinks / page_size,
   /// rounded up.
   Index window = 0;
-  /// With a window: how many of the first tokens stay in addition (StreamingLLM: Xiao et al. 2024, section 3.2). Later
-  /// rows move up to follow them, and mods see rows. With a rope, the tokens of the window keep their positions, and
-  /// the sinks are rotated to the positions before the window, so that distances never exceed the number of tokens
-  /// held. Each rotation starts from the original keys of the sinks.
+  /// With a window: how many of the first tokens stay in addition (StreamingLLM: Xiao et al. 2024, section 3.2). The
+  /// rows of the window then follow those of the sinks, and mods see row numbers. With a rope, the tokens of the window
+  /// keep their positions, and the sinks are rotated to the positions before the window, so that distances never exceed
+  /// the number of tokens held. Each rotation starts from the original keys of the sinks.
   Index sinks = 0;
 };
 
@@ -114,17 +114,17 @@ class PagedKvCache {
   /// @throws std::invalid_argument if it has fewer tokens.
   void truncate(Index sequence, Index length) { tables_.truncate(sequence, length); }
 
-  /// Removes tokens begin … end - 1 of a sequence. The rows of later tokens decrease by end - begin. With a rope, their
-  /// keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024, section 3.2), so
-  /// that no gap between positions remains; attention_factor() is not applied again. Each rotation rounds a key once
-  /// more: by at most about an ulp of the larger element of a pair, or scale / 2 with std::int8_t; 100 drops of the
-  /// same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. Mods see rows in
-  /// either case.
+  /// Removes tokens begin … end - 1 of a sequence. The row numbers of later tokens decrease by end - begin. With a
+  /// rope, their keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024,
+  /// section 3.2), so that no gap between positions remains; attention_factor() is not applied again. Each rotation
+  /// rounds a key once more: by at most about an ulp of the larger element of a pair, or scale / 2 with std::int8_t;
+  /// 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. Mods
+  /// see rows in either case.
   ///
-  /// Cost: keys of later tokens are rotated in place. Only in pages whose rows change, keys and values are moved. So a
-  /// drop of whole pages moves no values, and nothing at all without a rope or with `keep_positions`. Pages that no
-  /// sequence uses any more are freed. A shared page is copied before it is changed, so that other sequences keep their
-  /// tokens.
+  /// Cost: keys of later tokens are rotated in place. Keys and values are moved only in pages whose rows change, so a
+  /// drop of whole pages moves no values; without a rope or with `keep_positions`, it moves nothing at all. Pages that
+  /// no sequence uses any more are freed. A shared page is copied before it is changed, so that other sequences keep
+  /// their tokens.
   /// @throws std::invalid_argument unless 0 <= begin <= end <= length; OutOfPages if copies of shared pages
   /// need more pages than are free. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
@@ -166,7 +166,7 @@ class PagedKvCache {
   Index length(Index sequence) const { return tables_.of(sequence).length; }
   /// The position by which the rope rotates a row of a sequence; see KvCache::position().
   Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
-  /// The position of row 0 of a sequence for mods: the number of tokens that have left its window; 0 with sinks.
+  /// The position that mods see for row 0 of a sequence: the number of tokens that have left its window; 0 with sinks.
   Index offset(Index sequence) const { return tables_.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
@@ -223,8 +223,8 @@ class PagedKvCache {
     return some;
   }
   /// Not to be called: fails to compile, with a message that says to select sequences. Calls that are passed the cache
-  /// itself end up here too. (A default argument of the other view() would not do: it would be compiled wherever a
-  /// concept checks for view().)
+  /// itself end up here too. (A default argument of the other view() would not work, because it would be compiled
+  /// wherever a concept checks for view().)
   template <class X = T>
   KvView<Computed> view() const {
     static_assert(sizeof(X) == 0,
@@ -250,7 +250,7 @@ class PagedKvCache {
  private:
   using View = detail::DTypeView<const Computed>;
   friend class KvSequences<PagedKvCache>;
-  /// Slides windows first, so that the appends of an AppendUndo do not.
+  /// Slides windows before it takes the marks, because AppendUndo cannot restore tokens that have left a window.
   auto marks(std::span<const Index> sequences) {
     slide(sequences);
     return tables_.marks(sequences);
@@ -283,7 +283,7 @@ class PagedKvCache {
     detail::check_lens(sequences, lens, k.dim(2), ragged);
     const std::vector<Index> positions =
         detail::checked_positions(options.positions.values, k.dim(2), batch, ragged, config_.rope.has_value());
-    // It allocates memory, so it comes before any change.
+    // Allocates memory, which may throw, so it comes before any change.
     typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                                config_.rope ? &*config_.rope : nullptr);
     tables_.check_append(sequences, lens);

@@ -121,7 +121,7 @@ constexpr void check_position_types() {
 inline namespace ATTN_BUILT_FOR {
 
 /// Adds learned positions to tokens: x += the rows of `table` at the positions of the tokens, as in BERT and GPT-2
-/// (Gehring et al. 2017; Vaswani et al. 2017, section 3.5). The table may also be that of sinusoidal_positions(). x is
+/// (Gehring et al. 2017; Vaswani et al. 2017, section 3.5). The table may also come from sinusoidal_positions(). x is
 /// (len, dim) or (batch, len, dim), and the table is (positions, dim). There are `len` positions, or batch * len in the
 /// order of batch elements.
 /// @throws std::invalid_argument if sizes disagree or a position is not a row of the table, before anything is written.

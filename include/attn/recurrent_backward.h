@@ -101,7 +101,7 @@ std::size_t linear_backward_workspace_bytes(const Q& query, const K& key, const 
   const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
-/// Returns the workspace bytes for gated_attention_backward_into().
+/// Returns the size in bytes that Options::workspace must have for gated_attention_backward_into().
 template <class Q, class K, class V, class G, class M = Options>
 std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const M& mods = {}, const Options& options = {}) {
@@ -109,7 +109,7 @@ std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
-/// Returns the workspace bytes for gated_delta_rule_backward_into().
+/// Returns the size in bytes that Options::workspace must have for gated_delta_rule_backward_into().
 template <class Q, class K, class V, class G, class B, class M = Options>
 std::size_t delta_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const B& beta, const M& mods = {}, const Options& options = {}) {

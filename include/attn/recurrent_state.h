@@ -18,14 +18,14 @@ struct RecurrentStateConfig {
 
 /// The state that linear_attention(), gated_attention() and gated_delta_rule() keep of the tokens so far, in place of a
 /// cache of keys and values. For each sequence and head it holds the sum of key * valueᵀ, decayed as the form requires,
-/// (features, v_dim), and the sum of keys (the normaliser, which only linear_attention() uses). So a token takes the
-/// same time and no extra memory, however many precede it:
+/// (features, v_dim), and the sum of keys (the normaliser, which only linear_attention() uses). A token therefore takes
+/// the same time and no extra memory, however many tokens precede it:
 ///
 ///     attn::RecurrentState<float> state({.batch = 2, .kv_heads = 8, .features = 64});
 ///     attn::linear_attention(state, q, k, v, attn::elu1(), attn::causal());   // a prompt, a part of one, or one token
 ///
 /// Prompts may be passed in parts of any lengths: the results are those of one call, except for rounding. A state must
-/// be used with one form only, which is not checked. Copies are deep. Concurrent calls need a state each.
+/// be used with one form only, which is not checked. Copies are deep. Concurrent calls need separate states.
 template <class T>
 class RecurrentState {
   static_assert(

@@ -20,7 +20,7 @@ inline namespace ATTN_BUILT_FOR {
 ///       auto g = attn::linear_attention_backward(before[part], grad_state, grad_out[part], q[part], k[part], v[part],
 ///                                                attn::elu1(), attn::causal());
 ///
-/// Stopping earlier truncates them (Williams & Peng 1990, truncated backpropagation through time).
+/// Stopping before part 0 truncates the gradients (Williams & Peng 1990, truncated backpropagation through time).
 /// @throws std::invalid_argument if sizes disagree with each other or with those of the states, or if both states are
 /// the same object.
 /// @see linear_attention_backward() without states for everything else.

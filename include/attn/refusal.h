@@ -1,4 +1,4 @@
-// What a refused call does in a program without exceptions.
+// The handler that refused calls invoke in programs without exceptions.
 #pragma once
 
 #include <atomic>
@@ -17,9 +17,9 @@ inline std::atomic<RefusalHandler> refusal_handler{nullptr};
 
 }  // namespace detail
 
-/// Sets what a refused call does in programs without exceptions (-fno-exceptions, or ATTN_NO_EXCEPTIONS is defined),
-/// and returns the previous handler. Null, the initial handler, prints the message on standard error and calls
-/// std::abort(). Programs with exceptions never call the handler.
+/// Sets the handler that a refused call invokes in programs without exceptions (-fno-exceptions, or ATTN_NO_EXCEPTIONS
+/// is defined), and returns the previous handler. If the handler is null, as it is initially, the call prints the
+/// message on standard error and calls std::abort(). Programs with exceptions never call the handler.
 inline RefusalHandler set_refusal_handler(RefusalHandler handler) noexcept {
   return detail::refusal_handler.exchange(handler);
 }

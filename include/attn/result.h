@@ -50,7 +50,7 @@ struct Gradients {
   Value value;  ///< shaped like the value
 };
 
-/// The gradients of gated_attention(), shaped like its arguments; that of decay_per_head() is (kv_heads).
+/// The gradients of gated_attention(), shaped like its arguments. For decay_per_head(), log_gate is (kv_heads).
 template <class Query, class Key, class Value, class Gate>
 struct GatedGradients {
   Query query;    ///< shaped like the query
@@ -59,7 +59,7 @@ struct GatedGradients {
   Gate log_gate;  ///< shaped like log_gate
 };
 
-/// The gradients of gated_delta_rule(), shaped like its arguments; that of decay_per_head() is (kv_heads).
+/// The gradients of gated_delta_rule(), shaped like its arguments. For decay_per_head(), log_gate is (kv_heads).
 template <class Query, class Key, class Value, class Gate, class Beta>
 struct DeltaGradients {
   Query query;    ///< shaped like the query

@@ -169,7 +169,7 @@ class Rope {
     for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(frequencies.of(i));
   }
 
-  // The frequencies are declared first: assignment copies them first, and if that throws, config_ is unchanged.
+  // Declared before config_, so that an assignment that throws while copying them leaves config_ unchanged.
   std::vector<double> frequencies_;
   RopeConfig config_;
 };

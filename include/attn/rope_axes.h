@@ -16,8 +16,8 @@ struct RopeAxesConfig {
   RopePairs pairs = RopePairs::halves;  ///< which features make a pair
   double base = 10000;                  ///< frequencies fall from 1 towards 1 / base
   /// Whether each axis has its own frequencies, base^(-i / section) for its pair i, as in vision transformers. If not,
-  /// pair i of all pairs has base^(-i / sum of sections), whatever its axis, as in M-RoPE: a token whose positions are
-  /// all equal is rotated as by Rope.
+  /// pair i of all pairs has base^(-i / sum of sections), whatever its axis, as in M-RoPE; a token whose positions are
+  /// all equal is then rotated as by Rope.
   bool own_frequencies = true;
   /// Whether successive pairs cycle through the axes, skipping those whose section is used up. If not, each section is
   /// contiguous.
@@ -77,8 +77,8 @@ class RopeAxes {
   std::span<const Pair> pairs() const { return pairs_; }
 
   /// Rotates x in place: (len, head_dim) or (batch, heads, len, head_dim), of any scalar type and strides. `positions`
-  /// is anything attn::view takes, of integers: (axes, len) for all batch elements, or (axes, batch, len). Allocates a
-  /// cosine and a sine for each pair of each token.
+  /// is anything attn::view accepts that holds integers, of shape (axes, len) for all batch elements, or (axes, batch,
+  /// len). Allocates a cosine and a sine for each pair of each token.
   /// @throws std::invalid_argument if sizes disagree, before anything is written.
   template <class X, class Positions>
   void rotate(X&& x, const Positions& positions) const {
