@@ -1,4 +1,4 @@
-// The arguments of a backward pass, whatever the types of its mods.
+// The arguments of a backward pass, independent of the types of its mods.
 #pragma once
 
 #include "attn/detail/flash/call_tensors.h"

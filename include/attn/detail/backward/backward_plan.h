@@ -27,7 +27,7 @@ struct PreparedQueries {
   unsigned char* added;  ///< (key parts): whether the part has added to grad_query
 };
 
-/// A worker's own memory.
+/// The memory of one worker.
 template <class T>
 struct WorkerMemory {
   T *scores, *grad_scores, *slopes;  // (keys, queries)
@@ -55,8 +55,8 @@ class BackwardPlan {
         tiles_(chosen.family, problem.q_len, false) {
     // Eight tasks keep a few workers busy, even if causal masks make some longer than others. Each part of the keys has
     // its own gradient of all queries, and each part of the queries one of all keys: parts shorter than 256 tokens
-    // would spend more than a few per cent of their time summing those. Tried: sixteen parts of the keys. One head of
-    // 4096 tokens then takes sixteen cores half the time, but memory grows fourfold from 2048 tokens to 4096.
+    // would spend more than a few per cent of their time summing those. With sixteen parts of the keys, one head of
+    // 4096 tokens takes sixteen cores half the time, but memory grows fourfold from 2048 tokens to 4096.
     constexpr Index kMost = 8, kLeast = 256;
     const Index rows = problem.heads / problem.kv_heads * problem.q_len;
     key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);

@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Prepares tiles of keys for the kernels: in the caller's memory if kernels can read them there, otherwise packed into
-/// that of a chunk.
+/// Prepares tiles of keys for the kernels, which read them in the caller's memory if they can. Otherwise tiles are
+/// packed into the memory of a chunk.
 template <class T>
 class BackwardTiles {
  public:

@@ -29,7 +29,7 @@ struct ListedPairs {
   ListedPairs from(Index entry) const { return {numbers + entry, lse, lse_rest, delta, entries, queries}; }
 };
 
-/// A worker's own memory. `heads` is the number of heads processed at a time.
+/// The memory of one worker. `heads` is the number of heads processed at a time.
 template <class T>
 struct ListedMemory {
   T *query, *grad_out, *grad_query;    // (heads, head_dim or v_dim)

@@ -69,7 +69,7 @@ inline std::string joined(std::initializer_list<Piece> pieces) {
   return message;
 }
 
-/// Throws std::invalid_argument("attn: " followed by the pieces), or does what raise() does instead.
+/// Raises std::invalid_argument("attn: " followed by the pieces); see raise().
 [[noreturn]] inline void refuse(std::initializer_list<Piece> pieces) {
   raise(std::invalid_argument("attn: " + joined(pieces)));
 }
@@ -79,9 +79,9 @@ template <class... Pieces>
   refuse({Piece(pieces)...});
 }
 
-/// Throws as refuse() does unless `condition` holds. The pieces are evaluated even if it holds, so a string that must
-/// first be built belongs inside an `if`, with refuse(). Always inlined, so that a check that holds costs one
-/// comparison: as function calls, the checks took a tenth of the time of a small attention() call.
+/// Calls refuse() unless `condition` holds. The pieces are evaluated even if it holds, so a string that must first be
+/// built belongs inside an `if`, with refuse(). Always inlined, so that a check that holds costs one comparison: as
+/// function calls, the checks took a tenth of the time of a small attention() call.
 template <class... Pieces>
 [[gnu::always_inline]] inline void require(bool condition, const Pieces&... pieces) {
   if (!condition) [[unlikely]]

@@ -34,8 +34,8 @@
 
 namespace attn::detail {
 
-/// Whether software emulates the matrix unit. Only tests have such software: they are compiled with ATTN_SOFTWARE_TILES
-/// and define this (tests/support/software_tiles.cpp).
+/// Whether software emulates the matrix unit. Only tests, compiled with ATTN_SOFTWARE_TILES, do this; they define the
+/// function in tests/support/software_tiles.cpp.
 #if defined(ATTN_SOFTWARE_TILES)
 bool software_tiles();
 #else
@@ -49,8 +49,8 @@ constexpr std::ptrdiff_t kCacheLine = 128;
 constexpr std::ptrdiff_t kCacheLine = 64;
 #endif
 
-/// Bytes that one array on the stack may have. A program for WebAssembly has a stack of 64 KiB, unless its linker is
-/// told otherwise; the deepest calls, of doubles over a cache, need 41 of them.
+/// Maximum bytes of one array on the stack. WebAssembly's default stack is 64 KiB; the deepest calls, of doubles over a
+/// cache, need 41 KiB.
 #if defined(__wasm__)
 constexpr std::ptrdiff_t kMostOnStack = 16 * 1024;
 #else
@@ -91,7 +91,8 @@ inline bool cpu_has_avx512_vnni() {
 #endif
 }
 
-/// Whether the processor has such products in 32-byte vectors (AVX-VNNI), as some processors without AVX-512 do.
+/// Whether the processor has dot products of 8-bit integers in 32-byte vectors (AVX-VNNI), as some processors without
+/// AVX-512 do.
 inline bool cpu_has_avx_vnni() {
 #if ATTN_X86
   static const bool has = [] {
@@ -149,7 +150,7 @@ inline bool amx_permitted() {
   static const bool granted = [] {
     if (!cpu_has_amx()) return false;
     if (software_tiles()) return true;
-    // The system's headers would put its functions into every program's global namespace.
+    // Including the system's headers would add their functions to the global namespace of every program.
     constexpr long kArchPrctl = 158, kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
     long result;
     asm volatile("syscall"

@@ -12,9 +12,9 @@
 
 namespace attn::detail {
 
-/// Numbers N for the elements of a tensor, in the tensor's memory order: one per element, or two for log-sum-exps;
-/// allocated when first needed. The forward pass stores here what the backward pass, merge() and other functions that
-/// continue from a result need:
+/// Numbers of type N beside the elements of a tensor, in the tensor's memory order: one per element, or two per
+/// log-sum-exp. Allocated when first needed. The forward pass stores here what the backward pass, merge() and other
+/// functions that continue from a result need:
 ///
 /// - for a log-sum-exp, the part of it lost to rounding, 0 where |lse| is below 8. A row whose scores are all near -1e9
 ///   has an lse whose float cannot hold the logarithm of the number of keys, and weights computed from it alone would
@@ -53,7 +53,7 @@ class MoreDigits {
     return take(std::make_unique_for_overwrite<N[]>(static_cast<std::size_t>(size)), size);
   }
 
-  /// Discards the digits of a tensor that had a different size.
+  /// Discards the digits if they belong to a tensor of a different size.
   void keep_if_sized(Index size) {
     if (size_ != size && data()) *this = MoreDigits();
   }
@@ -119,8 +119,8 @@ class LseRests {
   const T* written_ = nullptr;
 };
 
-/// Storage of a call for the parts of its log-sum-exps lost to rounding: none, the MoreDigits of a container, or an
-/// array.
+/// Where a call stores the parts of its log-sum-exps lost to rounding: nowhere, in the MoreDigits of a container, or in
+/// an array.
 template <class T>
 class KeptLseRests {
  public:

@@ -69,7 +69,7 @@ class SharedCall {
     inside_ = false;
   }
 
-  /// Rethrows the first exception of a task. To be called when no thread helps any more.
+  /// Rethrows the first exception of a task. Call it only after all helpers have finished.
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }
@@ -101,7 +101,7 @@ class SharedCall {
 /// the thread has not begun. So a thread that is too late finds nothing, and no caller waits for it.
 class Mailbox {
  public:
-  /// Asks for help with a call, as this worker of it; returns false if the thread is not idle.
+  /// Asks the thread to help with `call` as worker number `worker`; returns false if the thread is not idle.
   bool ask(SharedCall& call, int worker) {
     std::uintptr_t idle = kIdle;
     if (content_.load(std::memory_order_relaxed) != kIdle || !content_.compare_exchange_strong(idle, kReserved))

@@ -43,7 +43,7 @@ class Crowding {
   }
 
   static bool is_crowded(Clock::time_point now) {
-    // The caller needs a processor, too.
+    // The caller also needs a processor.
     return cpus().has_quota || awake_.load(std::memory_order_relaxed) >= cpus().count ||
            now.time_since_epoch().count() < crowded_until_.load(std::memory_order_relaxed);
   }
@@ -152,7 +152,8 @@ class ThreadPool final : public Executor::Backend {
     std::atomic<int> next_to_wake{0}, end_to_wake{0};
   };
 
-  /// How many sleeping threads to ask as well: as many as needed to reach `helpers` threads, and perhaps one more.
+  /// How many sleeping threads a call may ask: enough to reach `helpers` threads, or one if that many are already awake
+  /// and `one_more`.
   struct Sleepers {
     int helpers;
     bool one_more;

@@ -42,7 +42,7 @@ class Waitable : public std::atomic<T> {
   }
   void notify_one() { notify_all(); }
   void notify_all() {
-    // Whoever holds the lock may have compared the number, but does not wait yet.
+    // The thread that holds the lock may have compared the number but not begun to wait.
     mutex_.lock();
     mutex_.unlock();
     changed_.notify_all();

@@ -1,4 +1,4 @@
-// Rotation of keys that are in a cache, when their positions change.
+// Rotates cached keys when their positions change.
 #pragma once
 
 #include <cmath>
@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rotates contiguous rows by the same angle per pair of features, one after the other, so that rows may move to the
-/// places of earlier ones.
+/// Rotates contiguous rows by the same angle per pair of features, one after the other, so that rows may overwrite
+/// earlier ones.
 template <class T, int Bytes>
 struct TurnKernels {
   using V = Vec<T, Bytes>;
@@ -56,8 +56,8 @@ struct TurnKernels {
   }
 };
 
-/// The rotation of keys by a number of positions. It is not multiplied by the rope's attention_factor(), because the
-/// keys were when they were appended.
+/// The rotation of keys by a number of positions. It does not apply the rope's attention_factor(), because keys were
+/// multiplied by it when they were appended.
 template <class T>
 class KeyTurn {
  public:

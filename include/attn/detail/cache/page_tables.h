@@ -1,4 +1,4 @@
-// Page tables: which pages of a pool hold the tokens of which sequence.
+// Page tables: the pages of a pool that hold the tokens of each sequence.
 #pragma once
 
 #include <algorithm>
@@ -58,14 +58,15 @@ class PageTables {
     std::vector<Index> pages;
     Index length = 0;
     SaidPositions positions;
-    Index appended = 0;  ///< tokens of the last append, as far as they still are the last rows
-    Index offset = 0;    ///< position of row 0 for mods: the tokens that have left a window without sinks
+    Index appended = 0;  ///< number of tokens of the last append that are still the last rows
+    Index offset = 0;    ///< position of row 0 for mods: number of tokens that have left a window without sinks
     /// Pages with the sinks at the positions that they had before a token left the window, if their keys are rotated.
     std::vector<Index> sink_pages;
     Index sink_turn = 0;  ///< positions by which the sinks have moved since
   };
 
-  /// A sequence as it will be, and how to get there: rows move, `released` pages leave, and `taken` free pages enter.
+  /// A planned change of a sequence: its new state, the rows to move, the pages to release, and the number of free
+  /// pages to take.
   struct Plan {
     Sequence after;
     std::vector<RowMove> moves;
@@ -128,8 +129,8 @@ class PageTables {
     shorten(at(sequence), length);
   }
 
-  /// Rejects calls of drop() and retain() after tokens have left a window without sinks: masks would see the others at
-  /// positions that these had.
+  /// Rejects calls of drop() and retain() after tokens have left a window without sinks: masks would see the remaining
+  /// tokens at positions of removed ones.
   void check_nothing_has_left(const char* what, Index sequence) const {
     const Index left = of(sequence).offset;
     require(left == 0, what, ": ", left, " tokens of sequence ", sequence,
@@ -168,8 +169,8 @@ class PageTables {
     return std::max<Index>(needed, 0);
   }
 
-  /// Refuses an append before windows slide for it, as far as that can be known: for several sequences, not whether
-  /// there are enough pages.
+  /// Makes those checks of an append that are possible before windows slide for it. Whether there are enough pages is
+  /// checked only for a single sequence whose window slides.
   /// @throws OutOfPages; std::invalid_argument if a sequence does not exist or is given twice.
   void check_append(std::span<const Index> sequences, std::span<const Index> lens) const {
     for (auto s = sequences.begin(); s != sequences.end(); ++s) {
@@ -184,7 +185,7 @@ class PageTables {
   /// Gives each of sequences[i] the pages and positions of lens[i] more tokens, without increasing its length yet (see
   /// lengthen()). `positions` has those of all sequences back to back, or is empty. Calls copy(from, to, tokens), which
   /// must not throw, for each shared page that has to be replaced.
-  /// @throws OutOfPages. Nothing has changed then.
+  /// @throws OutOfPages, in which case nothing has changed.
   template <class Copy>
   void take(std::span<const Index> sequences, std::span<const Index> lens, std::span<const Index> positions,
             const Copy& copy) {
@@ -268,9 +269,10 @@ class PageTables {
     return window_ == 0 ? 0 : std::max<Index>(tokens, 0) / page_size_ * page_size_;
   }
   /// Plans to remove the tokens that have left the window of a sequence, in whole pages. Later tokens keep their
-  /// positions, so that their keys are not rotated, and with them their rows within pages. Sinks move up to them, into
-  /// the page of the first one if they do not fill pages. Their keys are rotated from the first positions they had,
-  /// lest they be rounded once per page; the pages that hold these are kept. More pages may be needed than are free.
+  /// positions, so that their keys need no rotation, and their rows within pages. Sinks move to the positions just
+  /// before them; sinks that do not fill a page move into the page of the first later token. The keys of sinks are
+  /// always rotated from their original positions, because a rotation per page would round them once per page; the
+  /// pages with the original keys are kept. More pages may be needed than are free.
   Plan plan_slide(Index sequence) const {
     const Sequence& s = of(sequence);
     const RowPositions at = s.positions.rows();
@@ -332,8 +334,8 @@ class PageTables {
     }
     return all;
   }
-  /// Undoes take() and lengthen(); to be called before anything else changes. It allocates nothing, because the free
-  /// list still has capacity for the pages it had.
+  /// Undoes take() and lengthen(); call it before anything else changes. It allocates nothing, because the free list
+  /// still has capacity for the pages it had.
   void restore(std::span<const Index> sequences, std::span<const Mark> marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);

@@ -40,7 +40,7 @@ void write_tokens(KvPages<T>& storage, typename KvPages<T>::Writer& writer, cons
 
 /// Changes a sequence as planned, in each of `storages`, which share the tables. rope_of(i) is the rope of storages[i],
 /// or null.
-/// @throws OutOfPages if too few pages are free. Nothing has changed then.
+/// @throws OutOfPages if too few pages are free, in which case nothing has changed.
 template <class T, class RopeOf>
 void carry_out(PageTables::Plan&& plan, std::span<KvPages<T>> storages, PageTables& tables, Index sequence,
                const RopeOf& rope_of) {

@@ -1,4 +1,4 @@
-// Removing rows of a sequence: which rows stay, and where they go.
+// Plans the removal of rows of a sequence: which rows stay, and where they move.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rows of a page that go to another place, or whose keys are rotated by `turn` positions, or both.
+/// Rows of a page that move to another place, or whose keys are rotated by `turn` positions, or both.
 struct RowMove {
   Index from_page, from_row, to_page, to_row, count, turn;
 };
 
-/// What remains of a sequence, and how to get there. Moves are made in order; none overwrites rows that a later one
-/// reads.
+/// The new page table of a sequence, and the moves that fill it. Moves are made in order; none overwrites rows that a
+/// later one reads.
 struct Removal {
   std::vector<RowMove> moves;
   std::vector<Index> pages;     ///< the new table of the sequence

@@ -12,8 +12,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The rope positions of the rows of a sequence, in memory for the rows between the first and the last whose position
-/// does not follow from those before it.
+/// The rope positions of the rows of a sequence. Stored only from the first to the last row whose position does not
+/// follow from those before it.
 class SaidPositions {
  public:
   RowPositions rows() const { return {first_, said_}; }

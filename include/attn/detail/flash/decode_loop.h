@@ -273,7 +273,7 @@ class DecodeLoop {
   void visit_keys(std::span<DecodeState<T>> blocks, const KvTile& following, bool by_selection) const {
     Range all{0, 0};
     for (const DecodeState<T>& block : blocks) all = hull(all, block.visited());
-    // A block must have the same steps as it would alone. Without pages, they are counted from its first key.
+    // A block must take the same steps as it would alone. Without pages, they are counted from its first key.
     const bool in_turn =
         blocks.size() > 1 &&
         (tensors_.k.is_paged() || std::all_of(blocks.begin(), blocks.end(), [&](const DecodeState<T>& block) {

@@ -72,15 +72,15 @@ struct Vec {
   static ATTN_INLINE Vec load(const T* from) { return {*reinterpret_cast<const InMemory*>(from)}; }
   ATTN_INLINE void store(T* to) const { *reinterpret_cast<InMemory*>(to) = raw; }
 
-  /// The same number in every lane. It is added to a vector, because g++ 12 builds a vector of copies of a number lane
-  /// by lane if the function, before it is inlined, lacks the instruction set.
-  static ATTN_INLINE Vec broadcast(T value) { return {value - Raw{}}; }  // a sum with 0 would make 0 of -0
+  /// The same number in every lane. Computed as a difference with a vector, because g++ 12 would fill the lanes one by
+  /// one if the function, before it is inlined, lacks the instruction set.
+  static ATTN_INLINE Vec broadcast(T value) { return {value - Raw{}}; }  // adding 0 would turn -0 into 0
 
   /// a * b + c, rounded once if the instruction set has FMA. clang fuses the two operations if they are in one
   /// expression. (Its contract(fast) fuses across functions, but not across a sanitizer's checks, and then the bits of
-  /// a sum depend on the code around it.) g++ 13 fuses them in one copy of a loop but not in another, so g++ is told
-  /// to. Subtracting 0 copies a number into all lanes and changes no bit; g++ 12 makes it one instruction only if it is
-  /// an argument of the builtin.
+  /// a sum depend on the code around it.) g++ 13 fuses them in one copy of a loop but not in another, so g++ gets a
+  /// builtin. Subtracting 0 copies a number into all lanes and changes no bit; g++ 12 makes it one instruction only if
+  /// it is an argument of the builtin.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"  // the builtins return vectors, until this function is inlined
   template <class Factor>
@@ -106,7 +106,7 @@ struct Vec {
   }
 #pragma GCC diagnostic pop
 
-  /// The same for single numbers, which the compiler would fuse or not as it likes.
+  /// The same for scalars. With plain operators, the compiler might or might not fuse them.
   static ATTN_INLINE T multiply_add_one(T a, T b, T c) {
     return multiply_add(broadcast(a).raw, b, broadcast(c).raw).first();
   }

@@ -24,7 +24,7 @@
 #define ATTN_FOR_EACH_VECTOR_SET(use) \
   use(generic, ATTN_TARGET_GENERIC, 16, 16) use(avx2, ATTN_TARGET_AVX2, 32, 16) use(avx512, ATTN_TARGET_AVX512, 64, 32)
 #elif defined(__wasm__)
-// V8 keeps one of 16 registers for itself.
+// V8 reserves one of the 16 registers.
 #define ATTN_FOR_EACH_VECTOR_SET(use) use(generic, ATTN_TARGET_GENERIC, 16, 15)
 #else
 #define ATTN_FOR_EACH_VECTOR_SET(use) use(generic, ATTN_TARGET_GENERIC, 16, ATTN_NEON ? 32 : 16)

@@ -67,7 +67,7 @@ class KvRows : public DTypeView<const T> {
   bool has_several_pages() const { return pages_.count > 1; }
   bool is_scaled() const { return this->dtype() == DType::i8; }
 
-  /// Whether each row of `keys` is one stride after the one before. Paged keys must all be in one page that exists.
+  /// Whether each row of `keys` is one stride after the previous one. Paged keys must all be in one page that exists.
   bool in_one_piece(const Range& keys) const {
     if (is_gathered()) return keys.size() <= list_.left_of_run(keys.begin);
     if (!is_paged()) return true;
