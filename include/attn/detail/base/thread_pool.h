@@ -36,7 +36,7 @@ class Crowding {
   static void add_awake(int threads) { awake_ += threads; }
   static void forget_awake() { awake_ = 0; }
 
-  /// To be called before threads start, because it may run out of memory.
+  /// Call it before threads start, because it may run out of memory.
   static const CpuLimits& cpus() {
     static const CpuLimits limits = cpu_limits();
     return limits;
@@ -128,7 +128,7 @@ class ThreadPool final : public Executor::Backend {
     ThreadPool* pool = nullptr;
     std::thread thread;
 
-    /// To be called after a request. A thread that goes to sleep sets `asleep` and then checks for requests once more.
+    /// Call it after a request. A thread that goes to sleep sets `asleep` and then checks for requests once more.
     bool wake() {
       if (asleep.load() == 0 || asleep.exchange(0) == 0) return false;
       asleep.notify_one();

@@ -188,7 +188,7 @@ class CheckedSequences {
     passes_.clear();
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[s];
-      // Keys were rotated by the positions of their rows, whatever kv_offset is.
+      // Keys were rotated by the positions of their rows, regardless of kv_offset.
       if (to.out.data())
         b.rotation =
             rotation_of<T>(kept_.rope(), kept_.positions(s), b.problem.first_query_among_keys(0), b.problem.q_len);

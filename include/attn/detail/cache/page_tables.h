@@ -295,7 +295,7 @@ class PageTables {
     }
     after.sink_turn += turn;
     plan.released.assign(keeps_sinks && leaving != table + pages ? leaving + 1 : leaving, later);
-    // Pages that leave are used before free ones.
+    // Released pages are used before free ones.
     const auto spare = [&] {
       const auto own = std::find_if(plan.released.begin(), plan.released.end(), [&](Index p) { return users(p) == 1; });
       if (own == plan.released.end()) return free_.next(plan.taken++);

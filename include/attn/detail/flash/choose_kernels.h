@@ -27,11 +27,11 @@ struct ChosenKernels {
   bool on_matrix_unit() const { return amx == Amx::used; }
   bool in_bf16() const { return family.format.dtype == DType::bf16; }  ///< by the matrix unit or by vectors
 
-  /// The most queries that are processed one by one. A tile computes whole vectors of queries, however few it has,
-  /// while single queries are multiplied four at a time. With 16-lane vectors that pays off for up to 8 queries, unless
-  /// rows are so short that sums over lanes cost as much as products, or keys so few that the other costs of a query
-  /// are as large: at head_dim 64, 8 queries took 0.77 of a tile's time over 1000 keys and 0.82 over 256, and 5 queries
-  /// took 0.49. The matrix unit is faster from two queries on.
+  /// Maximum number of queries that are processed one by one. A tile always computes whole vectors of queries, while
+  /// single queries are multiplied four at a time. With 16-lane vectors that pays off for up to 8 queries, unless rows
+  /// are so short that sums over lanes cost as much as products, or keys so few that the other costs of a query are as
+  /// large: at head_dim 64, 8 queries took 0.77 of a tile's time over 1000 keys and 0.82 over 256, and 5 queries took
+  /// 0.49. The matrix unit is faster from two queries on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
     if (problem.row_invariant) return 0;

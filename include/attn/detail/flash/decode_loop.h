@@ -11,11 +11,11 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The direct loop over the keys of a head, for queries that share their keys with no other, in calls where nothing
-/// happens between score, softmax and value: no mod changes scores or weights, no rows are copied, and nothing is
-/// prefetched. Its results are bitwise equal to DecodeLoop's, so a sequence processed alone, with its keys in a near
-/// cache, has the same result as among many others. On Zen 3 with AVX2, one token took 0.78 of DecodeLoop's time over 8
-/// heads of 64 keys of 32 floats, 0.84 over 128 keys of 64 floats, and 0.9 over one head of 1000 keys.
+/// The direct loop over the keys of a head, for queries that do not share their keys, in calls that do nothing between
+/// score, softmax and value: no mod changes scores or weights, no rows are copied, and nothing is prefetched. Its
+/// results are bitwise equal to DecodeLoop's, so a sequence processed alone, with its keys in a near cache, has the
+/// same result as among many others. On Zen 3 with AVX2, one token took 0.78 of DecodeLoop's time over 8 heads of 64
+/// keys of 32 floats, 0.84 over 128 keys of 64 floats, and 0.9 over one head of 1000 keys.
 template <class T>
 class DirectDecode {
  public:
@@ -105,17 +105,17 @@ class DirectDecode {
 };
 
 /// Processes blocks of single queries. The loop over keys is that of PrefillLoop, but keys and values are read in place
-/// where DecodeTiles allows it, whatever their type.
+/// where DecodeTiles allows it, regardless of their type.
 template <class T>
 class DecodeLoop {
  public:
   static constexpr Index kMostQueries = DecodeState<T>::kMost;
 
-  /// The most blocks that take turns at each step of keys. They do so where DecodeTiles expects this order to read
-  /// memory fastest. One head after the other was 20 % slower in pages of 64 tokens of 8 heads. In tensors stored as
-  /// (batch, len, heads, dim) it took 1.2 to 1.5 times as long for 8 heads of 16384 to 65536 tokens, and 1.4 times as
-  /// long for 32 heads. Taking all heads of a page in turn, with steps split by pages, was 5 % faster for large caches
-  /// at head_dim 128, but took 1.4 times as long for caches of 256 tokens.
+  /// Maximum number of blocks that take turns at each step of keys. They do so where DecodeTiles expects this order to
+  /// read memory fastest. One head after the other was 20 % slower in pages of 64 tokens of 8 heads. In tensors stored
+  /// as (batch, len, heads, dim) it took 1.2 to 1.5 times as long for 8 heads of 16384 to 65536 tokens, and 1.4 times
+  /// as long for 32 heads. Taking all heads of a page in turn, with steps split by pages, was 5 % faster for large
+  /// caches at head_dim 128, but took 1.4 times as long for caches of 256 tokens.
   static constexpr Index kMostTogether = 8;
 
   /// `far`: see DecodeTiles.
@@ -134,7 +134,7 @@ class DecodeLoop {
   bool on_matrix_unit() const { return on_matrix_unit_; }
   bool multiplies_integers() const { return dots_ != nullptr; }
 
-  /// The most blocks that one run() takes: 1, or several that take turns.
+  /// Maximum number of blocks that one run() takes: 1, or several that take turns.
   Index most_together() const { return key_tiles_.interleaves_heads() ? kMostTogether : 1; }
 
   /// Bytes of a worker's memory for this many blocks at a time.

@@ -82,9 +82,9 @@ class DecodeState {
         score_dots_ = nullptr;
   }
 
-  /// One step of the recurrence: updates max, sum and out with some keys and values, unless all are dropped. Meanwhile
-  /// `next` is prefetched. `by_selection`, for a single row: dropped pairs are skipped, not multiplied by 0. Several
-  /// tiles are processed together if all rows keep all of their keys, otherwise one by one, as some may be dropped.
+  /// One step of the recurrence: updates max, sum and out with some keys and values, unless all are dropped. It also
+  /// prefetches `next`. `by_selection`, for a single row: dropped pairs are skipped, not multiplied by 0. Several tiles
+  /// are processed together if all rows keep all of their keys, otherwise one by one, as some may be dropped.
   void add_keys(const Range& keys, const Tile& next, bool by_selection) {
     const auto cover = [&](const Range& of, Array<Coverage, kMost>& coverage) {
       Coverage least = Coverage::all, most = Coverage::none;
@@ -223,7 +223,8 @@ class DecodeState {
     });
   }
 
-  /// Calls visit(tile, next tile) for the tiles of a step. Meanwhile m_.scores and m_.dropped are those of the tile.
+  /// Calls visit(tile, next tile) for the tiles of a step. During each visit, m_.scores and m_.dropped are those of the
+  /// tile.
   template <class Visit>
   void for_each_tile(const Range& keys, const Visit& visit) {
     for (Range tile = tiles_->first(keys), next; !tile.empty(); tile = next) {

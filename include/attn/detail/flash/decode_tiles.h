@@ -64,8 +64,8 @@ class RowsAhead {
   Index count_ = 0, left_ = 0;    // rows left in all, and in the current page
 };
 
-/// Tiles of keys and values. Kernels read them in place if the elements of a row are contiguous, whatever their type,
-/// or if rows are column-major and hold T.
+/// Tiles of keys and values. Kernels read them in place if the elements of a row are contiguous and of any type, or if
+/// rows are column-major and hold T.
 template <class T>
 class DecodeTiles {
  public:
@@ -149,7 +149,7 @@ class DecodeTiles {
   }
 
   /// Whether the matrix unit can be used for whole tiles of keys. It reads rows that fill whole registers, aligned or
-  /// not. A query that shares its keys with no other would leave most of it idle.
+  /// not. A query that does not share its keys would leave most of it idle.
   bool suit_matrix_unit(const ChosenKernels<T>& kernels) const {
     const Format& format = kernels.family.format;
     const auto is_whole = [&](const KvRows<T>& t) {

@@ -180,7 +180,7 @@ class PassTasks {
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;
     const Index tasks_per_worker = together > 1 ? 4 : 64;
     if (splits > 1 && together == 1) return 1;
-    if (workers == 1 && tiles_.are_single() && together == 1) return kMost;  // one worker waits for no other
+    if (workers == 1 && tiles_.are_single() && together == 1) return kMost;  // a single worker never waits for others
     const Index wanted =
         std::clamp<Index>(blocks.count() * splits / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
@@ -316,7 +316,7 @@ class Plan {
   Index tasks_ = 0, merges_ = 0, partials_ = 0, bytes_ = 0;
 };
 
-// The following are compiled once per scalar type, whatever the types of the mods.
+// The following are compiled once per scalar type, regardless of the types of the mods.
 
 /// Runs independent passes.
 template <class T, class = include_attn_instantiate_h_in_one_unit>

@@ -20,7 +20,7 @@ template <class T>
 class PrefillTiles {
  public:
   /// Number of key tiles packed at a time: a tile of queries visits them all before the next takes its place in L1.
-  /// With two, the matrix unit is 5 % slower; likewise with eight, which evict the weights from L1.
+  /// With two, the matrix unit is 5 % slower, and so it is with eight, which evict the weights from L1.
   static constexpr Index kChunk = 4;
 
   /// A tile of keys and values.
@@ -403,9 +403,9 @@ PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryT
 template <class T>
 class PrefillLoop {
  public:
-  /// The most query tiles per block. Sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their
-  /// state, 0.4 to 0.8 MiB at head_dim 128, in the L2 cache. If nothing is packed, each tile is its own block, with its
-  /// state in L1.
+  /// Maximum number of query tiles per block. Sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep
+  /// their state, 0.4 to 0.8 MiB at head_dim 128, in the L2 cache. If nothing is packed, each tile is its own block,
+  /// with its state in L1.
   static constexpr Index kMostTiles = 16;
 
   PrefillLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles) : pass_(pass), tiles_(tiles), key_tiles_(pass) {}

@@ -28,7 +28,7 @@ struct QueryTile {
 template <class T>
 class QueryTiles {
  public:
-  /// `most`: the most queries per tile; 0: as many as the kernels take. A tile has at least one vector.
+  /// `most`: maximum number of queries per tile; 0: as many as the kernels take. A tile has at least one vector.
   QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool single, Index most = 0)
       : widest_(kernels.widest), q_len_(q_len), lanes_(single ? 1 : kernels.by_vectors[0].queries), single_(single) {
     if (most > 0) widest_ = std::clamp<Index>(most / lanes_, 1, widest_);
@@ -178,7 +178,7 @@ inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index 
 /// whole cache lines.
 class Workspace {
  public:
-  /// Bytes that the caller's memory must have, whatever its alignment.
+  /// Bytes that the caller's memory must have, regardless of its alignment.
   static Index needed(Index bytes, int workers, Index shared = 0) { return workers * bytes + shared + kAlignment - 1; }
 
   Workspace(Index bytes, int workers, std::span<std::byte> given = {}, Index shared = 0)

@@ -41,7 +41,7 @@ struct BackwardKernels {
 
   /// Turns scores into weights, and gradients of weights into gradients of scores: for the softmax P of scores X, dX =
   /// P * (dP - delta) (Dao et al. 2022, appendix B.2), times the slope of the score mods. The gradient of a dropped
-  /// pair is 0, whatever its value is.
+  /// pair is 0, even if its value is not finite.
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {

@@ -23,9 +23,8 @@ struct DecodeProducts {
 
 /// Lanes run along head_dim in the score product, along keys in the softmax, and along v_dim in the value product. Keys
 /// and values are read once, in place and in memory order, which the speed of decoding depends on. Each product is one
-/// loop for R rows, compiled for R = 1 (a query that shares its keys with no other) and R = 4. One row has one
-/// multiplication per loaded vector, so it needs sums of several keys to hide the latency of an FMA; four rows have
-/// four.
+/// loop for R rows, compiled for R = 1 (a query that does not share its keys) and R = 4. One row has one multiplication
+/// per loaded vector, so it needs sums of several keys to hide the latency of an FMA; four rows have four.
 ///
 /// kStored is the element type of keys and values. Here, TileMemory holds rows: query (rows, head_dim), scores (rows,
 /// m.row), out (rows, v_dim).
@@ -48,7 +47,7 @@ struct DecodeKernels {
   /// long with 16-byte vectors.
   static constexpr bool kNeedsNoPrefetch = Bytes == 64 && kStored == DType::native;
 
-  /// scores = query * keys. Prefetches keys meanwhile.
+  /// scores = query * keys. Also prefetches keys.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
                                 Prefetcher& fetching) {
     if constexpr (kReadsColumns)
@@ -95,7 +94,7 @@ struct DecodeKernels {
     add_exactly(m.sum[row], m.sum_rest[row], sum.total());
   }
 
-  /// out = rescale * out + weights * values. Prefetches the remaining lines meanwhile.
+  /// out = rescale * out + weights * values. Also prefetches the remaining lines.
   static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
                                 Prefetcher& fetching) {
     if constexpr (kReadsColumns)

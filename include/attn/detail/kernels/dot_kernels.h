@@ -208,7 +208,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
     Array<Ints, 6 * kRows> sum;
     ATTN_UNROLL for (int i = 0; i < 6 * kRows; ++i) sum[i] = Ints{};
     const std::byte* const column = value.data + c;
-    // If there are registers for it, the next values are reordered before the current ones are multiplied.
+    // If there are enough registers, the next values are reordered before the current ones are multiplied.
     Ints low, high, next_low, next_high;
     if constexpr (kMany) Vectors::template zip_values<kHalf>(low, high, column, value.stride, 0, keys);
     for (Index j = 0; j < keys; j += 4) {

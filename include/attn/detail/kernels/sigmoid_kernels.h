@@ -55,7 +55,7 @@ struct SigmoidBackwardKernels {
   using V = Vec<T, Bytes>;
 
   /// Turns scores into weights P, and gradients of weights into gradients of scores, dX = P * (1 - P) * dP, times the
-  /// slope of the score mods. The gradient of a dropped pair is 0, whatever its value is.
+  /// slope of the score mods. The gradient of a dropped pair is 0, even if its value is not finite.
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += V::kLanes) {

@@ -90,7 +90,7 @@ struct TileKernels {
     // tiles.
     T *const scores = m.scores, *const tile_sum = m.tile_max;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) V{}.store(tile_sum + v * kLanes);
-    // Values are prefetched into L1 meanwhile, if they fit.
+    // Meanwhile, values are prefetched into L1 if they fit.
     const Index fetched = kPrefetches && keys * v_dim <= kMostFetched ? v_dim : 0;
     for (Index j = 0; j < keys;) {
       Array<V, kVectors> sum = {};

@@ -31,8 +31,8 @@ static_assert(kSummedKeys == 16 && kKeyTile % kSummedKeys == 0, "make_problem() 
 
 /// Tiles of keys in a stretch. `out` is accumulated over a tile first, then over a stretch, then over all stretches
 /// with compensated summation, so that many small weights are not lost one by one beside a large one. The error is that
-/// of 64 + 64 additions, however many keys there are; Eigen's products accumulate some 256 terms in sequence. A call of
-/// up to 4096 keys has one stretch.
+/// of 64 + 64 additions, regardless of the number of keys; Eigen's products accumulate some 256 terms in sequence. A
+/// call of up to 4096 keys has one stretch.
 constexpr Index kStretch = 64;
 
 /// The output of all stretches before the current one, relative to the maxima `max`, and the part lost to rounding.

@@ -71,8 +71,8 @@ struct TotalKernels {
   }
 
  private:
-  /// a * x + b * y. A part without weight changes nothing, neither the sign of a zero nor, if it is infinite, anything
-  /// else.
+  /// a * x + b * y. A part of weight 0 has no effect: it neither changes the sign of a zero nor, if it is infinite,
+  /// makes the sum NaN.
   static ATTN_INLINE V merged(const V& a, const V& x, const V& b, const V& y) {
     const V part = b * y, both = a * x + b * y;
     return select(b == V{}, x, select(a == V{}, part, both));

@@ -104,7 +104,7 @@ class HeadNorm {
   }
 
   TensorView<const T, 1> weight_;
-  Index dim_, heads_;  // of a head; of heads that are normalised together
+  Index dim_, heads_;  // features of a head; heads that are normalised together
   Sum eps_;
 };
 

@@ -101,7 +101,7 @@ auto with_learned_later(const MultiHeadResult<Out, T>& result, const M& mods, co
 }
 
 /// Computes the gradients of the projected heads, backward through the output projection, gate, attention, rotation and
-/// norms. What the forward call changed in place is projected again.
+/// norms. Projections that the forward call changed in place are computed again.
 template <class Out, class T, class M>
 HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const T* grad_out,
                                 const MultiHeadResult<Out, T>& result, const M& mods, const MultiHeadOptions& options,
@@ -190,7 +190,7 @@ class ParameterGradients {
         options_(options),
         x_{WithoutGaps<T>(inputs[0]), WithoutGaps<T>(inputs[1]), WithoutGaps<T>(inputs[2])} {
     const MultiHeadConfig& c = layer.config();
-    Number none{};  // stands for a bias: only whether it is null matters
+    Number none{};  // placeholder for a bias: only whether it is null matters
     const auto bytes = [&](bool has_bias, Index in, Index out, Index tokens) {
       return LinearGradients<T>{nullptr, has_bias ? &none : nullptr, in, out}.bytes(tokens, options);
     };

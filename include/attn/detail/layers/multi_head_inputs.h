@@ -81,7 +81,7 @@ Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
   return sizes;
 }
 
-/// Flops of a core in the time that it takes to load, change and store an element.
+/// Flops that a core performs in the time it takes to load, change and store an element.
 constexpr double kFlopsToChange = 8;
 
 /// Tokens of a task that rotates or normalises: computing their sines takes longer than starting a thread.

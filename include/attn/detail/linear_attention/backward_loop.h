@@ -93,8 +93,8 @@ KeptOfRun most_kept(const RecurrenceCall<T>& call) {
 }
 
 /// Adds the gradients of token gates through the decays between tokens: that of token t is the sum of pairs(i, j),
-/// score times its gradient, over j < t <= i. Computed from sums alone: differences would cancel where tokens decay
-/// quickly.
+/// score times its gradient, over j < t <= i. Computed by additions only, because differences would cancel where tokens
+/// decay quickly.
 template <class T>
 void add_gates_between(const Block<T>& pairs, T* to) {
   for (Index i = 1; i < pairs.rows; ++i) {

@@ -154,7 +154,7 @@ constexpr auto check_state() {
   return kSameScalar && !Call::kHasDocuments;
 }
 
-/// Replaces the gates or betas that a form does not have, and their gradients.
+/// Placeholder for gates or betas that a form does not have, and for their gradients.
 struct NoGates {
   NoGates gradient() const { return {}; }
 };

@@ -16,8 +16,8 @@ inline namespace ATTN_BUILT_FOR {
 /// For calls without states.
 struct NoStates {};
 
-/// The state that a call began with, and the gradient of the state that it ended with, which is replaced by the
-/// gradient of the former.
+/// The state before a call, and the gradient of the state after it, which is replaced by the gradient of the state
+/// before it.
 template <class T>
 struct StateGradient {
   const RecurrentState<T>& before;

@@ -40,8 +40,8 @@ void lower_scores(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<
 
 /// Computes scores with feature gates, whose decays differ between features and cannot be taken out of the product. For
 /// queries in the second half of a range of tokens and keys in the first, decays are split at the middle: keys are
-/// decayed up to it, and queries from it on. So no exponent is above 0, whatever the gates, and each pair of halves is
-/// a matrix product. Ranges of up to kNearTokens are computed pair by pair. (Yang et al. 2024, "Gated linear attention
+/// decayed up to it, and queries from it on. So no exponent is above 0 for any gates, and each pair of halves is a
+/// matrix product. Ranges of up to kNearTokens are computed pair by pair. (Yang et al. 2024, "Gated linear attention
 /// transformers with hardware-efficient training", section 4.3, divide by the decays within sub-chunks instead.)
 template <class T>
 void gated_scores(const ChunkLoader<T>& loader, Rows<T> query, Rows<T> key, const ChunkGates<T>& gates, Index features,

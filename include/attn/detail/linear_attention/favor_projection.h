@@ -14,10 +14,10 @@
 
 namespace attn::detail {
 
-/// Returns `features` vectors of a normal distribution in `dim` dimensions, (features, dim). Those of a block of `dim`
-/// are made orthogonal by Gram-Schmidt and have the lengths of independently drawn vectors, so that each has the
-/// distribution of an independent one (Choromanski et al. 2021, section 2.4). A template, so that only programs that
-/// use these products compile them.
+/// Returns `features` vectors of a normal distribution in `dim` dimensions, (features, dim). Each block of `dim`
+/// vectors is made orthogonal by Gram-Schmidt, and each vector gets the length of an independent draw, so that it is
+/// also distributed like one (Choromanski et al. 2021, section 2.4). It is a template, so that only programs that use
+/// these products compile them.
 template <class Number = double>
 Tensor<Number, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
   std::uint64_t counter = 0;

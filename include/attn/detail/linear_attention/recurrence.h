@@ -161,8 +161,8 @@ void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   });
 }
 
-/// Computes the gradients of recurrence(). Nothing is allocated once something has been written, so that the gradient
-/// of a state is returned completely or not at all.
+/// Computes the gradients of recurrence(). All memory is allocated before anything is written, so that the gradient of
+/// a state is returned completely or not at all.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void recurrence_backward(const RecurrenceBackwardCall<T>& call, const Options& options) {
   const RecurrenceCall<T>& forward = call.forward;

@@ -65,7 +65,7 @@ struct ScoreTile {
 /// a constant trip count (the number of lanes of a vector), stores its results in arrays that nothing can alias, and
 /// has no branches. If one of these is missing, g++ 12 at -O2 does not vectorise.
 ///
-/// kSlopes: computes the derivatives of modded scores too, by calling mods with dual numbers.
+/// kSlopes: also computes the derivatives of modded scores, by calling mods with dual numbers.
 template <class T, class Mods, int kBytes, bool kSlopes = false>
 struct ModLoops {
   using V = Vec<T, kBytes>;

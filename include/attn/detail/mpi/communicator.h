@@ -1,8 +1,8 @@
-// The library's use of MPI: a private communicator, values that all ranks exchange, and failures that all ranks
-// learn of. No other header includes <mpi.h>.
+// The library's use of MPI: a private communicator, values that all ranks exchange, and failures that are reported to
+// all ranks. No other header includes <mpi.h>.
 #pragma once
 
-// MPI 3 removed the C++ bindings, and they would have to be linked.
+// Leaves out the C++ bindings, which MPI 3 removed and which would have to be linked.
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -26,7 +26,8 @@
 
 namespace attn::detail {
 
-/// Throws if an MPI function returned an error, as it does if the caller's error handler does not end the program.
+/// Throws if an MPI function returned an error, which it does only if the caller's error handler does not end the
+/// program.
 inline void check_mpi(int code, const char* function) {
   if (code == MPI_SUCCESS) [[likely]]
     return;

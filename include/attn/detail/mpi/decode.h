@@ -62,8 +62,8 @@ class RowType {
 };
 
 /// Merges the results that all ranks have for the same rows. Each rank merges some rows of all ranks, pairwise in the
-/// order of ranks, and sends the result to the others: a rank sends twice the size of the result, whatever the number
-/// of ranks.
+/// order of ranks, and sends the result to the others: a rank sends twice the size of the result, regardless of the
+/// number of ranks.
 template <class T>
 void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResults<T>& of_ranks, Index rows, Index v_dim,
                  bool adds_up) {

@@ -178,8 +178,8 @@ class PassingKeys {
 
   /// Whether this parcel has arrived.
   bool has_arrived(std::size_t parcel) const { return buffers_[parcel % 2].pending == 0; }
-  /// Begins to receive the next parcel. To be called when the parcel before the last is no longer needed: there is
-  /// memory for two.
+  /// Begins to receive the next parcel. Call it when the parcel before the last is no longer needed, because there is
+  /// memory for only two.
   void receive() {
     if (next_received_ == plan_.incoming.size()) return;
     KvBuffer<T>& room = buffers_[next_received_ % 2];
@@ -215,7 +215,7 @@ inline Progression tokens_of(const Parcel& parcel, mpi::Layout layout, Index len
   return {part[parcel.rows.begin], part.step, parcel.rows.size()};
 }
 
-/// Returns the sizes of a call with some queries and keys alone, whose positions are row numbers.
+/// Returns the sizes of a call with only some of the queries and keys, whose positions are row numbers.
 inline Problem problem_of_part(const Problem& own, Index q_len, Index kv_len) {
   Problem p = own;
   p.q_len = q_len;

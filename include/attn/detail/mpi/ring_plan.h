@@ -1,4 +1,4 @@
-// Plan of which keys and values are sent to which rank.
+// Plans which keys and values each rank sends to each other rank.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct Parcel {
   Range rows;  ///< rows of that part
 };
 
-/// Sent from each rank to every other one before any keys: the rows that it needs of each part of the other's tokens,
-/// and samples of its mods.
+/// A request that each rank sends to every other rank before any keys are sent: the rows that it needs of each part of
+/// that rank's tokens, and samples of its own mods.
 struct Need {
   std::array<std::int64_t, 4> bounds{};  ///< of two ranges
   std::int64_t masks = 0;                ///< a hash
@@ -136,8 +136,8 @@ inline void compare_needs(const Communicator& comm, const std::vector<Need>& eac
             " and rank 0 have the same type, but treat the same pairs differently");
 }
 
-/// The keys that this rank receives, and those that it sends, in the order in which they are processed: step
-/// s receives keys from rank - s, and sends this rank's to rank + s. Each rank says what it needs, and the others send
+/// The keys that this rank receives, and those that it sends, in the order in which they are processed: step s receives
+/// keys from rank - s, and sends this rank's to rank + s. Each rank requests what it needs, and the others send exactly
 /// that. So masks that differ in spite of all checks would give wrong results, but no rank would wait forever.
 struct RingPlan {
   std::vector<Parcel> incoming, outgoing;

@@ -36,8 +36,8 @@ struct Progression {
   constexpr Index operator[](Index i) const { return first + step * i; }
 };
 
-/// The tokens of one rank, of a sequence of `len`: one progression, or two, of which either may be empty. Its rows are
-/// those of the first and then those of the second.
+/// The tokens of one rank in a sequence of `len` tokens: one progression or two, either of which may be empty. The
+/// rank's rows are those of the first progression, followed by those of the second.
 struct RankTokens {
   std::array<Progression, 2> parts;
 

@@ -160,7 +160,7 @@ void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
 }
 
 /// Computes one head: query (q_len, head_dim), key (kv_len, head_dim), value (kv_len, v_dim). Every call of the library
-/// computes this, whatever its path:
+/// computes this, on any path:
 ///
 ///     1. scores   = scale * query * keyᵀ                        (q_len, kv_len)
 ///     2. scores   = mods(scores), -inf where a pair is dropped

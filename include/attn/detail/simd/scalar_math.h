@@ -36,7 +36,7 @@ inline T tanh(T x) {
   }
 }
 
-/// x + b, or -inf if b is -inf, whatever x is: the plain sum would be NaN for an x of NaN or +inf. The operand is
+/// x + b, or -inf if b is -inf, even for an x of NaN or +inf, for which the plain sum would be NaN. The operand is
 /// selected, not the sum, so that the addition is unconditional and vectorises. A b of NaN compares like -inf and gives
 /// NaN.
 template <class T>

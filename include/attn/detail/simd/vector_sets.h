@@ -6,7 +6,7 @@
 #include "attn/isa.h"
 #include "attn/types.h"
 
-// Attributes that compile a function for an instruction set, whatever the program's flags are. Where flags such as
+// Attributes that compile a function for an instruction set, regardless of the program's flags. Where flags such as
 // -march=native prefer 256-bit vectors, clang would split 512-bit ones in two and g++ would vectorise the loops over
 // mods with narrow ones, unless the attribute states their width.
 #define ATTN_TARGET_GENERIC
@@ -74,7 +74,7 @@ decltype(auto) with_vectors([[maybe_unused]] VectorSet vectors, const Use& use) 
 #endif
 
 /// A kernel compiled for an instruction set. Kernels are forced inline into call(), whose attribute selects the
-/// instructions that they may use, whatever the program's flags are.
+/// instructions that they may use, regardless of the program's flags.
 template <VectorSet, auto kKernel>
 struct Compiled;
 #define ATTN_COMPILED(set, target, ...)                                                      \

@@ -20,8 +20,8 @@ struct DTypeRows {
 using RowsToRead = DTypeRows<const std::byte>;
 using RowsToWrite = DTypeRows<std::byte>;
 
-/// A tensor (batch, heads, len, dim) for arithmetic in T, whatever type the caller stores it as. All code below the
-/// entry points sees tensors as DTypeView, so that it is compiled once per T.
+/// A tensor (batch, heads, len, dim) for arithmetic in T, stored in any type. All code below the entry points sees
+/// tensors as DTypeView, so that it is compiled once per T.
 template <class T>
 class DTypeView {
  public:

@@ -5,8 +5,8 @@
 
 namespace attn::detail {
 
-/// Lists of rows, one per batch element and head: entry i of a list stands for row rows[i] of the tensor. Lists are
-/// split into runs of `run` entries from their beginning; the rows of a run are `step` rows apart.
+/// Lists of rows, one per batch element and head: entry i of a list is row rows[i] of the tensor. Lists are split into
+/// runs of `run` entries from their beginning; the rows of a run are `step` rows apart.
 struct RowList {
   const Index* rows = nullptr;      ///< null: no lists, entry i is row i
   Index of_batch = 0, of_head = 0;  ///< distance from the list of a batch element, or head, to the next

@@ -83,8 +83,8 @@ struct Bf16Packing {
     insert<3>(x, row + 3 * stride);
   }
 
-  /// Pairs up two rows of 32 elements: the 16-byte block i of `low` has the pairs of columns 8i to 8i + 3, that of
-  /// `high` the pairs of columns 8i + 4 to 8i + 7.
+  /// Pairs up two rows of 32 elements: 16-byte block i has the pairs of columns 8i to 8i + 3 in `low`, and those of
+  /// columns 8i + 4 to 8i + 7 in `high`.
   ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* a, const std::byte* b, std::byte* low,
                                                      std::byte* high) {
     const Words first = *reinterpret_cast<const WordsAnywhere*>(a), second = *reinterpret_cast<const WordsAnywhere*>(b);
