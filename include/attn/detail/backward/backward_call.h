@@ -34,7 +34,7 @@ struct BackwardCall {
 struct LearnedSizes {
   Index slots = 0, sinks = 0;
   Learning learning = Learning::apart;
-  bool score_weights = false;  ///< whether the score has weights, with a gradient next to that of each query
+  bool score_weights = false;  ///< whether the score has weights, whose gradient is stored next to that of each query
 
   template <class T>
   static LearnedSizes of(const LearnedMods<T>* mods, const OtherScore<T>* score = nullptr) {

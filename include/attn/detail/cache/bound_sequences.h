@@ -75,7 +75,7 @@ class BoundSequence {
   TileModsIfAny<T, Bound<M>> tile_mods_;
 };
 
-/// The kv_offset of a sequence: that of the options, or the position of the first token that it still has.
+/// The kv_offset of a sequence: from the options, or else the position of its first remaining token.
 template <class T>
 std::optional<Index> kv_offset_of(const Options& options, const KvView<T>& view, Index sequence) {
   if (options.kv_offset || view.offset(sequence) == 0) return options.kv_offset;

@@ -116,7 +116,7 @@ class DecodeState {
     return detail::must_compute_again(pass_->kernels, whole_ != &family().decode, rows_[at(r)].dropped_any, m_.sum + r,
                                       1, m_.out + r * problem().v_dim, problem().v_dim);
   }
-  /// Row r as a separate block in the same memory, started again from `keys` in full precision.
+  /// Row r as a separate block in the same memory, restarted over `keys` in full precision.
   DecodeState begun_again(Index r, const Range& keys, bool is_first) {
     return {*pass_, *tiles_, rows_.subspan(at(r), 1), keys, is_first, memory_of_row(r)};
   }
@@ -160,7 +160,7 @@ class DecodeState {
     row.dropped_any = false;
   }
 
-  /// `coverage`: that of `keys`, one per row.
+  /// `coverage`: the coverage of `keys`, one per row.
   void add_keys(const Coverage* coverage, const Range& keys, const Tile& next, bool by_selection) {
     constexpr T kInfinity = PassContext<T>::kInfinity;
     const Tile first = first_of(tiles_->of(any_query(), keys)), coming = first_of(next);
@@ -204,7 +204,7 @@ class DecodeState {
       kernels.softmax(m_, r++, count, fetching);
       if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, keys);
     }
-    // Values are accumulated tile by tile, so that small weights are not lost beside the sum of all.
+    // Values are accumulated tile by tile, so that small weights are not lost when they are added to a large sum.
     for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
       const TileRows now = tiles_->values_of(tile),
                      after = following.keys.empty() ? tiles_->keys_of(coming) : tiles_->values_of(following);

@@ -44,7 +44,7 @@ struct PassContext : Pass<T> {
 
   const Problem& problem() const { return tensors.problem; }
 
-  /// The position of key row 0 as far as it decides where sums over keys begin.
+  /// The position of key row 0 that is used to decide where sums over keys begin.
   Index first_position() const { return problem().row_invariant ? problem().kv_offset : 0; }
 
   /// The keys worth visiting for some queries, and how much of a tile of keys is kept.
@@ -102,7 +102,7 @@ struct PassContext : Pass<T> {
     for (Index head = 0; !merges && mods && head < problem().heads; ++head) merges = mods->sink(head) != -kInfinity;
     return merges;
   }
-  /// The state of a query before the first key of a stretch that will be merged, and of a later split.
+  /// The initial state of a query in a stretch that will be merged, or in a split after the first.
   SoftmaxState<T> begun_later() const {
     return problem().sigmoid_bias ? SoftmaxState<T>{sink_score(0), 0} : SoftmaxState<T>{};
   }
@@ -134,8 +134,8 @@ struct PassContext : Pass<T> {
     store_lse(query, m.max + r, m.sum + r);
   }
 
-  /// Loads the result of the earlier passes as totals; see merges_stretches(). Without earlier passes, it is that of
-  /// the sink. m.out must have their output, which may be garbage for queries that kept no key.
+  /// Loads the result of the earlier passes as totals; see merges_stretches(). Without earlier passes, the sink is the
+  /// result. m.out must have their output, which may be garbage for queries that kept no key.
   void load_totals(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
     const Totals<T>& totals = m.totals;
     for (Index i = 0; i < width; ++i) {

@@ -25,7 +25,7 @@ constexpr int kWidestTile = kRegisters >= 16 ? 3 : 2;
 /// Maximum number of rows of keys (scores) or columns of values (output) that a kernel reads at a time.
 constexpr Index kMaxRows = 8;
 
-/// Keys whose weights a tile's softmax sums before it adds the sum to that of the tile.
+/// Number of keys whose weights a tile's softmax sums before it adds them to the sum of the tile.
 constexpr Index kSummedKeys = 16;
 static_assert(kSummedKeys == 16 && kKeyTile % kSummedKeys == 0, "make_problem() checks kv_offset for it");
 

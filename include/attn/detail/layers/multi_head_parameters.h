@@ -59,8 +59,8 @@ class MultiHeadParameters {
   /// Number of heads of an input, and of features of each.
   Index heads(Input input) const { return input == Input::query ? config_.heads : config_.kv_heads; }
   Index head_dim(Input input) const { return input == Input::value ? config_.v_head_dim : config_.head_dim; }
-  /// Number of consecutive outputs of the projection of an input that belong to one head. In that of the query, the
-  /// gate follows the query.
+  /// Number of consecutive outputs of the projection of an input that belong to one head. In the projection of the
+  /// query, the gate follows the query.
   Index outputs_per_head(Input input) const {
     return head_dim(input) + (input == Input::query && config_.output_gate ? config_.v_head_dim : 0);
   }

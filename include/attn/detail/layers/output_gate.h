@@ -38,7 +38,7 @@ Tensor<T, 3> gated(const Tensor<T, 3>& joined, const TensorView<T, 4>& gate, con
   return result;
 }
 
-/// Converts the gradient of gated() into that of `joined` in place, and writes that of the gate to `grad_gate`.
+/// Converts the gradient of gated() into that of `joined` in place, and writes the gradient of the gate to `grad_gate`.
 template <class T>
 void gate_gradient(Tensor<T, 3>& grad, const TensorView<T, 4>& grad_gate, const Tensor<T, 3>& joined,
                    const TensorView<T, 4>& gate, const Executor& executor) {

@@ -372,8 +372,8 @@ class RecurrenceBackwardLoop {
     store_queries(chunk.rows, head, query);
   }
 
-  /// With a normaliser, replaces the gradient of the output with that of the numerator, and sets m_.numbers to that of
-  /// the normaliser. The normaliser is the output of a value that is 1 for every key.
+  /// With a normaliser, replaces the gradient of the output with the gradient of the numerator, and sets m_.numbers to
+  /// the gradient of the normaliser. The normaliser is the output of a value that is 1 for every key.
   void normaliser_back(Rows<T> query, Index rows, Index n) {
     const Block<T> grad = m_.grad_out.from(0, rows), out = w_.m.out.from(0, rows);
     w_.read_state(query, out);
@@ -444,7 +444,7 @@ class RecurrenceBackwardLoop {
       kernels_.substitute(grad_w, grad_value.data, a, beta, {begin, end}, true);
       end = begin;
     }
-    // grad_w is now the total gradient of u; beta times it is that of w, and so of the values.
+    // grad_w now holds the total gradient of u. Multiplied by beta, it is the gradient of w, and so of the values.
     std::fill_n(m_.numbers, n, T(0));
     kernels_.add_dots(m_.numbers, grad_w, w_.m.written, n, grad_w.columns);
     std::copy_n(grad_value.data, n * grad_value.stride, grad_w.data);

@@ -147,7 +147,7 @@ struct ChunkWork {
   void clear_state() { m.state.clear(call); }
   /// Index of the current head among all states.
   Index head_number() const { return batch * call.problem.kv_heads + kv_head; }
-  /// The first query head of those that share the current head's keys.
+  /// The first of the query heads that share the current head's keys.
   Index first_head() const { return kv_head * call.group(); }
 
   /// Loads the rows of some keys and values, and their gates. `for_step`: there is one token, see ChunkGates::load().

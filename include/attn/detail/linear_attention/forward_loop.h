@@ -67,8 +67,8 @@ class RecurrenceForwardLoop {
   }
 
  private:
-  /// Visits all chunks of a run. Keys are added to the given states, or to the head's if none is given. Rows are not
-  /// read if there is a segment without a running state.
+  /// Visits all chunks of a run. Keys are added to the given states, or to the head's if none is given. Given a segment
+  /// without a running state, it only adds keys and computes no outputs.
   void visit(const TokenRun& run, const HeadState<T>* running = nullptr, const SegmentSums<T>* segment = nullptr) {
     const RecurrenceCall<T>& call = w_.call;
     running_ = running, segment_ = segment;

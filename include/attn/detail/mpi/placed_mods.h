@@ -111,7 +111,7 @@ class PlacedMods {
   PlacedMods(const Mods& mods, const Problem& whole, const Place& place) : mods_(mods), whole_(whole), place_(place) {}
 
   PlacedElement<Own> of(Index batch) const {
-    // Without batch elements or tokens no pair is queried, but sinks and factors may be.
+    // If there are no batch elements or tokens, no pair is queried, but sinks and factors may be.
     const bool exists = batch < whole_.batch;
     const PlaceInCall in_call{(exists ? whole_.first_query(batch) : 0) + place_.q.first, place_.q.step,
                               whole_.kv_offset + place_.kv.first, place_.kv.step, place_.heads.begin};

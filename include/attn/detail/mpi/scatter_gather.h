@@ -74,8 +74,8 @@ struct ShapeTerms {
   std::array<std::int64_t, 4> shape{};  ///< (batch, heads, len, dim)
 };
 
-/// Returns the shape of the whole tensor. If `summed`, all dimensions but that of tokens must agree, and the lengths
-/// are summed. Otherwise, with a root, it is the root's shape, and the other ranks' shapes are ignored; without a root
+/// Returns the shape of the whole tensor. If `summed`, all dimensions except tokens must agree, and the lengths are
+/// summed. Otherwise, with a root, it is the root's shape, and the other ranks' shapes are ignored; without a root
 /// (-1), all shapes must agree.
 inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, int rank, const Shape<4>& own, int root,
                              bool summed) {
