@@ -268,11 +268,11 @@ class PageTables {
     const Index tokens = of(sequence).length - sinks_ - window_;
     return window_ == 0 ? 0 : std::max<Index>(tokens, 0) / page_size_ * page_size_;
   }
-  /// Plans to remove the tokens that have left the window of a sequence, in whole pages. Later tokens keep their
-  /// positions, so that their keys need no rotation, and their rows within pages. Sinks move to the positions just
-  /// before them; sinks that do not fill a page move into the page of the first later token. The keys of sinks are
-  /// always rotated from their original positions, because a rotation per page would round them once per page; the
-  /// pages with the original keys are kept. More pages may be needed than are free.
+  /// Plans to remove the tokens that have left the window of a sequence, in whole pages. Later tokens keep their rows
+  /// within pages, and their positions, so that their keys need no rotation. Sinks move to the positions just before
+  /// them; sinks that do not fill a page move into the page of the first later token. The keys of sinks are always
+  /// rotated from their original positions, because a rotation per page would round them once per page; the pages with
+  /// the original keys are kept. More pages may be needed than are free.
   Plan plan_slide(Index sequence) const {
     const Sequence& s = of(sequence);
     const RowPositions at = s.positions.rows();

@@ -94,8 +94,7 @@ struct PassContext : Pass<T> {
     return len > 0 && stretch_at(first) != stretch_at(first + len - 1);
   }
   /// Whether each stretch of keys begins with an empty state and is then merged into a result, which may be that of an
-  /// earlier call. Results then do not depend on how stretches are divided into calls. A sink is also merged as such a
-  /// result.
+  /// earlier call. Results then do not depend on how stretches are divided into calls. A sink counts as such a result.
   bool merges_stretches() const {
     if (!problem().row_invariant) return false;
     bool merges = resumes || spans_stretches();
