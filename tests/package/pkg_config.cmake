@@ -1,5 +1,5 @@
-# pkg-config and a compiler command, without CMake: first as in the README, then with warnings. For the latter Eigen is
-# a system include folder, as with CMake; attn is not.
+# pkg-config and a compiler command, without CMake: first as in examples/building.md, then with warnings. For the latter
+# Eigen is a system include folder, as with CMake; attn is not.
 include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
 if(NOT PKG_CONFIG)
   message(FATAL_ERROR "pkg-config is missing")
