@@ -14,8 +14,8 @@
 
 #include "attn/cached_attention.h"
 #include "attn/detail/cache/append_undo.h"
+#include "attn/detail/cache/explicit_positions.h"
 #include "attn/detail/cache/kv_pages.h"
-#include "attn/detail/cache/said_positions.h"
 #include "attn/kv_options.h"
 
 namespace attn {
@@ -310,18 +310,18 @@ class KvCache {
     // For each sequence, calls visit(its number, the rows of its tokens in the batch element, their positions).
     const auto each = [&](const auto& visit) {
       Range rows{0, 0};
-      const Index* said = positions.empty() ? nullptr : positions.data();
+      const Index* listed = positions.empty() ? nullptr : positions.data();
       for (Index i = 0; i < given; ++i) {
         const Index len = lens[at(i)];
         rows = {ragged ? rows.end : 0, ragged ? rows.end + len : len};
-        visit(i, rows, said);
-        if (said) said += len;
+        visit(i, rows, listed);
+        if (listed) listed += len;
       }
     };
-    each([&](Index i, Range rows, const Index* said) { positions_[at(i)].reserve(length(i), rows.size(), said); });
+    each([&](Index i, Range rows, const Index* listed) { positions_[at(i)].reserve(length(i), rows.size(), listed); });
     if (most > capacity()) grow(most);
-    each([&](Index i, Range rows, const Index* said) {
-      positions_[at(i)].append(length(i), rows.size(), said);
+    each([&](Index i, Range rows, const Index* listed) {
+      positions_[at(i)].append(length(i), rows.size(), listed);
       pages_.append(writer, k, v, ragged ? 0 : i, rows, std::array{i}, length(i), positions_[at(i)].rows());
     });
     for (std::size_t i = 0; i < lens.size(); ++i) {
@@ -333,7 +333,7 @@ class KvCache {
   /// Keeps only some rows of a sequence; see plan_removal().
   void keep(Index sequence, const std::vector<Range>& kept, bool keep_positions) {
     const Rope* const rope = config_.rope ? &*config_.rope : nullptr;
-    detail::SaidPositions& positions = positions_[at(sequence)];
+    detail::ExplicitPositions& positions = positions_[at(sequence)];
     detail::Removal plan = detail::plan_removal(std::array{sequence}, capacity(), positions.rows(), kept,
                                                 rope && !keep_positions, [](Index page) { return page; });
     typename Pages::Mover mover(detail::moving_family<T>(), config_.head_dim, rope);
@@ -354,7 +354,7 @@ class KvCache {
   KvCacheConfig config_;
   Pages pages_;
   std::vector<Index> lengths_;
-  std::vector<detail::SaidPositions> positions_;
+  std::vector<detail::ExplicitPositions> positions_;
   std::vector<Index> appended_;  // how many of the last rows of each sequence are from its last append
 };
 
@@ -367,7 +367,7 @@ void KvCache<T>::reorder(const Indices& given) {
     detail::require(from[at(i)] >= 0 && from[at(i)] < count, "reorder: from[", i, "] = ", from[at(i)],
                     " is out of range; there are ", count, " sequences");
   std::vector<Index> lengths(lengths_.size()), readers(lengths_.size(), 0);
-  std::vector<detail::SaidPositions> positions(lengths_.size());
+  std::vector<detail::ExplicitPositions> positions(lengths_.size());
   std::vector<Index> appended(lengths_.size());
   for (Index i = 0; i < count; ++i) {
     lengths[at(i)] = length(from[at(i)]);

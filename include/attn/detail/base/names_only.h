@@ -6,7 +6,7 @@
 namespace attn::detail {
 
 /// The first member of Options. No value in braces converts to it, so {.scale = 2} makes options and {2, 0} does not.
-/// Without it, {2, 0} would set the scale and q_offset, although the author may have meant two sequences.
+/// Without it, {2, 0} would set the first two options, although the author may have meant two sequences.
 class NamesOnly {
  public:
   explicit constexpr NamesOnly() = default;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "attn/detail/base/huge_pages.h"
-#include "attn/detail/cache/key_turn.h"
+#include "attn/detail/cache/key_rotation.h"
 #include "attn/detail/cache/row_removal.h"
 #include "attn/detail/kernels/dot_kernels.h"
 #include "attn/kv_view.h"
@@ -67,18 +67,18 @@ struct TokenRows {
 
   /// Moves and rotates rows of a page. Elements that are not Computed are rotated in Computed and rounded once more;
   /// `memory` has space for `most` such rows.
-  void turn(const RowMove& move, const KernelFamily<Computed>& family, const KeyTurn<Computed>& turn, Computed* memory,
-            Index most) const {
+  void rotate(const RowMove& move, const KernelFamily<Computed>& family, const KeyRotation<Computed>& rotation,
+              Computed* memory, Index most) const {
     const Index dim = numbers.dim(3);
     for (Index head = 0; head < numbers.dim(1); ++head)
       for (Index done = 0, count = 0; done < move.count; done += count) {
         count = std::min(most, move.count - done);
         const Index from = move.from_row + done, to = move.to_row + done;
         if constexpr (kDType == DType::native) {
-          turn.rotate(&numbers(move.from_page, head, from, 0), &numbers(move.to_page, head, to, 0), count, dim);
+          rotation.rotate(&numbers(move.from_page, head, from, 0), &numbers(move.to_page, head, to, 0), count, dim);
         } else {
           family.pack_rows(stored().rows(move.from_page, head, from), count, dim, memory);
-          turn.rotate(memory, memory, count, dim);
+          rotation.rotate(memory, memory, count, dim);
           for (Index i = 0; i < count; ++i) {
             const float scale = kScaled ? scales(move.from_page, head, from + i) : 1;
             store(family, memory + i * dim, 1, move.to_page, head, to + i);
@@ -205,7 +205,7 @@ class KvPages {
    public:
     /// Without a rope, no keys are rotated.
     Mover(const KernelFamily<Computed>& family, Index head_dim, const Rope* rope)
-        : family_(family), rotates_(rope != nullptr), turn_(rope) {
+        : family_(family), rotates_(rope != nullptr), rotation_(rope) {
       if (rope && TokenRows<T>::kDType != DType::native) packed_.resize(static_cast<std::size_t>(kMost * head_dim));
     }
 
@@ -215,7 +215,7 @@ class KvPages {
 
     const KernelFamily<Computed>& family_;
     bool rotates_;
-    KeyTurn<Computed> turn_;
+    KeyRotation<Computed> rotation_;
     std::vector<Computed> packed_;
   };
 
@@ -224,9 +224,9 @@ class KvPages {
     const TokenRows<T> keys = this->keys(), values = this->values();
     for (const RowMove& move : moves) {
       const bool stays = move.from_page == move.to_page && move.from_row == move.to_row;
-      if (m.rotates_ && move.turn != 0) {
-        m.turn_.set(move.turn);
-        keys.turn(move, m.family_, m.turn_, m.packed_.data(), Mover::kMost);
+      if (m.rotates_ && move.shift != 0) {
+        m.rotation_.set(move.shift);
+        keys.rotate(move, m.family_, m.rotation_, m.packed_.data(), Mover::kMost);
       } else if (!stays) {
         keys.move(move);
       }

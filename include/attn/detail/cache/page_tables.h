@@ -57,12 +57,12 @@ class PageTables {
   struct Sequence {
     std::vector<Index> pages;
     Index length = 0;
-    SaidPositions positions;
+    ExplicitPositions positions;
     Index appended = 0;  ///< number of tokens of the last append that are still the last rows
     Index offset = 0;    ///< position of row 0 for mods: number of tokens that have left a window without sinks
     /// Pages with the sinks at the positions that they had before a token left the window, if their keys are rotated.
     std::vector<Index> sink_pages;
-    Index sink_turn = 0;  ///< positions by which the sinks have moved since
+    Index sink_shift = 0;  ///< positions by which the sinks have moved since
   };
 
   /// A planned change of a sequence: its new state, the rows to move, the pages to release, and the number of free
@@ -244,10 +244,10 @@ class PageTables {
     return kept;
   }
   /// Plans to keep only some rows of a sequence; see plan_removal(). More pages may be needed than are free.
-  Plan plan_kept(Index sequence, std::span<const Range> kept, bool turns) const {
+  Plan plan_kept(Index sequence, std::span<const Range> kept, bool closes_gaps) const {
     const Sequence& s = of(sequence);
     Index taken = 0;
-    Removal removal = plan_removal(s.pages, page_size_, s.positions.rows(), kept, turns && has_rope_,
+    Removal removal = plan_removal(s.pages, page_size_, s.positions.rows(), kept, closes_gaps && has_rope_,
                                    [&](Index page) { return users(page) > 1 ? free_.next(taken++) : page; });
     Plan plan{{std::move(removal.pages), removal.length, std::move(removal.positions), 0, s.offset, {}, 0},
               std::move(removal.moves),
@@ -255,7 +255,7 @@ class PageTables {
               removal.taken};
     if (!kept.empty() && kept[0].begin == 0 && kept[0].end >= sinks_) {
       plan.after.sink_pages = s.sink_pages;
-      plan.after.sink_turn = s.sink_turn;
+      plan.after.sink_shift = s.sink_shift;
     } else {
       plan.released.insert(plan.released.end(), s.sink_pages.begin(), s.sink_pages.end());
     }
@@ -278,22 +278,22 @@ class PageTables {
     const RowPositions at = s.positions.rows();
     const Index tokens = beyond_window(sequence), pages = ceil_div(sinks_, page_size_);
     const auto table = s.pages.begin(), leaving = table + sinks_ / page_size_, later = leaving + tokens / page_size_;
-    Plan plan{{{table, leaving}, s.length - tokens, {}, s.appended, s.offset, s.sink_pages, s.sink_turn}, {}, {}, 0};
+    Plan plan{{{table, leaving}, s.length - tokens, {}, s.appended, s.offset, s.sink_pages, s.sink_shift}, {}, {}, 0};
     Sequence& after = plan.after;
     after.pages.insert(after.pages.end(), later, s.pages.end());
     if (after.appended > after.length - sinks_) after.appended = 0;
     if (sinks_ == 0) after.offset += tokens;
 
-    const Index turn = at(sinks_ + tokens) - at(sinks_);
+    const Index shift = at(sinks_ + tokens) - at(sinks_);
     for (Index row = 0; row < after.length; ++row)
-      after.positions.append(row, row < sinks_ ? at(row) + turn : at(row + tokens));
+      after.positions.append(row, row < sinks_ ? at(row) + shift : at(row + tokens));
 
     const bool keeps_sinks = has_rope_ && after.sink_pages.empty();
     if (keeps_sinks) {
       after.sink_pages.assign(table, table + pages);
-      after.sink_turn = 0;
+      after.sink_shift = 0;
     }
-    after.sink_turn += turn;
+    after.sink_shift += shift;
     plan.released.assign(keeps_sinks && leaving != table + pages ? leaving + 1 : leaving, later);
     // Released pages are used before free ones.
     const auto spare = [&] {
@@ -311,7 +311,7 @@ class PageTables {
       const Index old = page;
       if (users(old) > 1 || (is_full && keeps_sinks)) page = spare();
       const Index from = has_rope_ ? after.sink_pages[static_cast<std::size_t>(i)] : *leaving;
-      plan.moves.push_back({from, 0, page, 0, count, has_rope_ ? after.sink_turn : 0});
+      plan.moves.push_back({from, 0, page, 0, count, has_rope_ ? after.sink_shift : 0});
       if (page == old) continue;
       const Index held = std::min(page_size_, after.length - first);
       if (!is_full) plan.moves.push_back({old, count, page, count, held - count, 0});

@@ -9,14 +9,14 @@
 
 #include "attn/detail/base/check.h"
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/cache/said_positions.h"
+#include "attn/detail/cache/explicit_positions.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rows of a page that move to another place, or whose keys are rotated by `turn` positions, or both.
+/// Rows of a page that move to another place, or whose keys are rotated by `shift` positions, or both.
 struct RowMove {
-  Index from_page, from_row, to_page, to_row, count, turn;
+  Index from_page, from_row, to_page, to_row, count, shift;
 };
 
 /// The new page table of a sequence, and the moves that fill it. Moves are made in order; none overwrites rows that a
@@ -27,18 +27,18 @@ struct Removal {
   std::vector<Index> released;  ///< pages of the old table that are not in the new one
   Index taken = 0;              ///< free pages in the new table
   Index length = 0;
-  SaidPositions positions;
+  ExplicitPositions positions;
 };
 
 /// Plans to keep only the rows in `kept`, which are ascending ranges, none of them empty. Each page of the new table is
 /// the page that its first row was in, so that rows move towards the front of the table, and pages whose rows all stay
 /// together keep them. A page that is written to is replaced by write_to(page), the page itself or a free one.
 ///
-/// If `turns`, gaps between positions close: rows after the removed rows [begin, end) are rotated by the position of
-/// `begin` minus that of `end`.
+/// If `closes_gaps`, rows after the removed rows [begin, end) are rotated by the position of `begin` minus that of
+/// `end`.
 template <class WriteTo>
 Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions positions, std::span<const Range> kept,
-                     bool turns, const WriteTo& write_to) {
+                     bool closes_gaps, const WriteTo& write_to) {
   Removal plan;
   plan.pages.reserve(table.size());
   plan.released.reserve(table.size());
@@ -46,24 +46,24 @@ Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions
 
   // Splits the ranges into pieces that neither cross the pages they come from nor those they go to.
   struct Piece {
-    Index from, to, count, turn;
+    Index from, to, count, shift;
   };
   std::vector<Piece> pieces;
-  Index turn = 0, seen = 0;
+  Index shift = 0, seen = 0;
   for (const Range& range : kept) {
-    if (turns && range.begin > seen) turn += positions(seen) - positions(range.begin);
+    if (closes_gaps && range.begin > seen) shift += positions(seen) - positions(range.begin);
     seen = range.end;
     for (Index from = range.begin; from < range.end;) {
       const Index to = plan.length,
                   count = std::min({range.end - from, page_size - from % page_size, page_size - to % page_size});
-      pieces.push_back({from, to, count, turn});
+      pieces.push_back({from, to, count, shift});
       from += count;
       plan.length += count;
     }
     // Positions that are row numbers remain row numbers if gaps close.
-    if (positions.listed.empty() && turns) continue;
+    if (positions.listed.empty() && closes_gaps) continue;
     const Index begin = plan.length - range.size();
-    for (Index i = 0; i < range.size(); ++i) plan.positions.append(begin + i, positions(range.begin + i) + turn);
+    for (Index i = 0; i < range.size(); ++i) plan.positions.append(begin + i, positions(range.begin + i) + shift);
   }
 
   std::size_t used = 0;  // pages of the old table that were considered
@@ -73,7 +73,7 @@ Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions
     const auto old = static_cast<std::size_t>(pieces[i].from / page_size);
     const auto in_place = [&](const Piece& p) {
       return static_cast<std::size_t>(p.from / page_size) == old && p.from % page_size == p.to % page_size &&
-             p.turn == 0;
+             p.shift == 0;
     };
     for (; end < pieces.size() && pieces[end].to / page_size == pieces[i].to / page_size; ++end)
       stays &= in_place(pieces[end]);
@@ -81,7 +81,7 @@ Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions
     for (; i < end; ++i) {
       const Piece& p = pieces[i];
       if (page != table[old] || !in_place(p))
-        plan.moves.push_back({page_of(p.from), p.from % page_size, page, p.to % page_size, p.count, p.turn});
+        plan.moves.push_back({page_of(p.from), p.from % page_size, page, p.to % page_size, p.count, p.shift});
     }
     for (; used < old; ++used) plan.released.push_back(table[used]);
     ++used;

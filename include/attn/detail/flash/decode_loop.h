@@ -37,7 +37,7 @@ class DirectDecode {
     if (is_first) {
       pass_.begin(query, 1, 1, m);
     } else {
-      const SoftmaxState<T> later = pass_.begun_later();
+      const SoftmaxState<T> later = pass_.initial_later_state();
       *m.max = later.max, *m.sum = later.sum, *m.sum_rest = 0;
     }
     pass_.load_query(query, m.query);
@@ -94,10 +94,10 @@ class DirectDecode {
                are_plain = !pass.resumes && !pass.tensors.score && !problem.sigmoid_bias &&
                            (pass.mods == nullptr || !(pass.mods->has_scores() || pass.kept_factor() != T(1)));
     const bool are_in_time =
-        !tiles.are_far() || (pass.kernels.full_precision.decode.needs_no_prefetch && tiles.lie_end_to_end());
+        !tiles.are_far() || (pass.kernels.full_precision.decode.needs_no_prefetch && tiles.are_packed());
     const Index most_keys = splits.keys(splits.count() - 1).size();  // no split has more keys than the last one
     return have_own_keys && are_plain && are_in_time && !tiles.interleaves_heads() && !has_totals(most_keys) &&
-           tiles.lie_in_rows();
+           tiles.are_contiguous_rows();
   }
 
   const PassContext<T>& pass_;
@@ -183,7 +183,7 @@ class DecodeLoop {
       for (Index r = 0; const Row& row : state.rows()) {
         if (state.must_compute_again(r)) {
           const bool by_selection = row.dropped_any;
-          DecodeState<T> again = state.begun_again(r, keys, is_first);
+          DecodeState<T> again = state.restarted(r, keys, is_first);
           visit_keys({&again, 1}, next, by_selection);
         }
         ++r;

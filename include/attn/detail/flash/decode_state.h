@@ -117,7 +117,7 @@ class DecodeState {
                                       1, m_.out + r * problem().v_dim, problem().v_dim);
   }
   /// Row r as a separate block in the same memory, restarted over `keys` in full precision.
-  DecodeState begun_again(Index r, const Range& keys, bool is_first) {
+  DecodeState restarted(Index r, const Range& keys, bool is_first) {
     return {*pass_, *tiles_, rows_.subspan(at(r), 1), keys, is_first, memory_of_row(r)};
   }
 
@@ -147,7 +147,7 @@ class DecodeState {
     if (is_first) {
       pass_->begin(row.queries, 1, 1, m);
     } else {
-      const SoftmaxState<T> later = pass_->begun_later();
+      const SoftmaxState<T> later = pass_->initial_later_state();
       *m.max = later.max, *m.sum = later.sum, *m.sum_rest = 0;
     }
     if (is_first && pass_->resumes && *m.sum != T(0)) {

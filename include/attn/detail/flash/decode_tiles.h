@@ -136,14 +136,14 @@ class DecodeTiles {
   bool copies_any(const KvRows<T>& t) const { return copies(t, 1); }
 
   /// Whether keys and values are contiguous rows of T, neither gathered nor in several pages.
-  bool lie_in_rows() const {
+  bool are_contiguous_rows() const {
     const auto lies = [](const KvRows<T>& t) {
       return t.dtype() == DType::native && has_rows(t) && !t.is_gathered() && !t.has_several_pages();
     };
     return lies(tensors_.k) && lies(tensors_.v);
   }
   /// Whether each row of a head begins where the one before ends.
-  bool lie_end_to_end() const {
+  bool are_packed() const {
     const auto lies = [](const KvRows<T>& t) { return t.stride(2) == t.dim(3); };
     return lies(tensors_.k) && lies(tensors_.v);
   }

@@ -102,7 +102,7 @@ struct PassContext : Pass<T> {
     return merges;
   }
   /// The initial state of a query in a stretch that will be merged, or in a split after the first.
-  SoftmaxState<T> begun_later() const {
+  SoftmaxState<T> initial_later_state() const {
     return problem().sigmoid_bias ? SoftmaxState<T>{sink_score(0), 0} : SoftmaxState<T>{};
   }
 

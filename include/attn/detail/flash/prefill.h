@@ -326,7 +326,7 @@ class PrefillState {
 
   /// For PassContext::merges_stretches().
   void begin_stretch() {
-    const SoftmaxState<T> none = pass_->begun_later();
+    const SoftmaxState<T> none = pass_->initial_later_state();
     std::fill_n(m_.max, width(), none.max);
     std::fill_n(m_.sum, width(), none.sum);
     std::fill_n(m_.sum_rest, width(), T(0));

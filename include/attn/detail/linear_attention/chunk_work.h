@@ -190,7 +190,7 @@ struct ChunkWork {
       kernels.multiply({m.scores.data, m.scores.stride, tokens, width}, m.scores, m.gates.between);
   }
   /// Computes to = query * state, decayed up to each query.
-  void read_faded_state(Rows<T> query, const Block<T>& to) {
+  void read_decayed_state(Rows<T> query, const Block<T>& to) {
     if (call.gates != Gates::of_features) {
       read_state(query, to);
       if (call.gates == Gates::of_tokens) kernels.scale(to, m.gates.from_start, to, {});
@@ -214,7 +214,7 @@ struct ChunkWork {
   /// Adds the chunk's keys and values, decayed to its end, to the state.
   void add_to_state() {
     const Block<T>& s = m.state.sums;
-    const Rows<T> added = faded_keys();
+    const Rows<T> added = decayed_keys();
     if (call.gates == Gates::of_features) kernels.scale(s, m.gates.over_all(), s, {});
     const T before = call.gates == Gates::of_tokens ? m.gates.over_all_of_token() : T(1);
     kernels.product(
@@ -226,7 +226,7 @@ struct ChunkWork {
   /// without the other. As in add_to_state(), with token gates a state with decay 0 is not read, so that none of its
   /// NaNs remain.
   void add_to_states(const HeadState<T>* running, const SegmentSums<T>* segment) {
-    const Rows<T> added = faded_keys();
+    const Rows<T> added = decayed_keys();
     const bool forgets = call.gates == Gates::of_tokens && m.gates.over_all_of_token() == T(0);
     const auto advance = [&](const Block<T>& to, const Block<T>& by, const T* decay) {
       if (!forgets) return kernels.scale(to, decay, to, by);
@@ -256,7 +256,7 @@ struct ChunkWork {
 
  private:
   /// Returns the chunk's keys, decayed to its end.
-  Rows<T> faded_keys() {
+  Rows<T> decayed_keys() {
     if (call.gates == Gates::none) return key;
     const Block<T> decayed = m.decayed.from(0, tokens);
     if (call.gates == Gates::of_tokens) {

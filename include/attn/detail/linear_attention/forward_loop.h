@@ -122,7 +122,7 @@ class RecurrenceForwardLoop {
     w_.load_keys(chunk.keys, true);
     each_head(chunk.rows, [&](Rows<T> query, const Block<T>& to) {
       w_.compute_scores(query);
-      w_.read_faded_state(query, to);
+      w_.read_decayed_state(query, to);
       w_.add_seen_values(to);
       if (w_.call.is_normalised)
         w_.kernels.add_dots(w_.m.numbers, query, w_.m.key_sums, to.rows, w_.m.key_sums.columns);

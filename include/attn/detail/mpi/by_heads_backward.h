@@ -64,7 +64,7 @@ class ByHeadsBackward {
     exchange_.to_heads(call_.v, &RankHeads::kv, v_.view(), MessageKind::values);
     exchange_.wait(traffic);
     call_.failure.guard([&] { exchange_.for_each_run([&](const HeadRun& heads) { differentiate(heads); }); });
-    send_home();
+    return_gradients();
     exchange_.wait(traffic);
     call_.failure.guard([&] { end(); });
     traffic.bytes_held = bytes_of(q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_);
@@ -121,7 +121,7 @@ class ByHeadsBackward {
 
   /// Sends gradients to the ranks of their rows. If several ranks have a key head, the gradients of the lowest rank are
   /// received into the sums, and those of the others into separate memory.
-  void send_home() {
+  void return_gradients() {
     const RankHeads& own = exchange_.heads;
     const Index own_shared = shared_head(call_.comm.rank()).size();
     exchange_.for_each_rank([&](int r, const RankHeads& theirs) {

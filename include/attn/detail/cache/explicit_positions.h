@@ -14,7 +14,7 @@ inline namespace ATTN_BUILT_FOR {
 
 /// The rope positions of the rows of a sequence. Stored only from the first to the last row whose position does not
 /// follow from those before it.
-class SaidPositions {
+class ExplicitPositions {
  public:
   RowPositions rows() const { return {first_, said_}; }
 

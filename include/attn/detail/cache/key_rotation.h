@@ -14,7 +14,7 @@ inline namespace ATTN_BUILT_FOR {
 /// Rotates contiguous rows by the same angle per pair of features, one after the other, so that rows may overwrite
 /// earlier ones.
 template <class T, int Bytes>
-struct TurnKernels {
+struct RotationKernels {
   using V = Vec<T, Bytes>;
   static constexpr Index kLanes = V::kLanes;
 
@@ -59,17 +59,17 @@ struct TurnKernels {
 /// The rotation of keys by a number of positions. It does not apply the rope's attention_factor(), because keys were
 /// multiplied by it when they were appended.
 template <class T>
-class KeyTurn {
+class KeyRotation {
  public:
   /// Allocates what set() needs. Without a rope, only set(0) is allowed.
-  explicit KeyTurn(const Rope* rope) : rope_(rope) {
+  explicit KeyRotation(const Rope* rope) : rope_(rope) {
     if (rope == nullptr) return;
     pairs_ = rope->config().rotary_dim / 2;
     interleaved_ = rope->config().pairs == RopePairs::interleaved;
     cos_.resize(static_cast<std::size_t>(interleaved_ ? 2 * pairs_ : pairs_));
     sin_.resize(cos_.size());
     rows_ = with_vectors<T>(vectors_of(default_isa()), [&]<VectorSet kSet>() -> Rows* {
-      using Kernels = TurnKernels<T, kVectorBytes<kSet>>;
+      using Kernels = RotationKernels<T, kVectorBytes<kSet>>;
       return interleaved_ ? compiled<kSet, Kernels::interleaved> : compiled<kSet, Kernels::halves>;
     });
   }
@@ -89,7 +89,7 @@ class KeyTurn {
     }
   }
 
-  /// Rotates contiguous rows; see TurnKernels.
+  /// Rotates contiguous rows; see RotationKernels.
   void rotate(const T* from, T* to, Index rows, Index dim) const {
     rows_(from, to, rows, dim, cos_.data(), sin_.data(), pairs_);
   }
