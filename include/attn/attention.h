@@ -48,7 +48,7 @@ inline namespace ATTN_BUILT_FOR {
 /// partial result. A call that needs at most 32 KiB (16 in WebAssembly) takes it from the stack and allocates nothing
 /// but its result.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
-/// @see naive_attention, the definition this is tested against; attention_into, which writes to the caller's memory.
+/// @see naive_attention, the reference implementation; attention_into, which writes to the caller's memory.
 template <class Q, class K, class V, class M = Options>
 requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
                                               const Options& options = {}) {

@@ -27,7 +27,7 @@ inline namespace ATTN_BUILT_FOR {
 /// the update of a token depends on the state, so a segment of a sequence cannot be computed before the segments that
 /// precede it. NaN affects no earlier token.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
-/// @see linear_attention for shapes, scalars and memory; naive_gated_delta_rule, the definition.
+/// @see linear_attention for shapes, scalars and memory; naive_gated_delta_rule, the reference implementation.
 template <class Q, class K, class V, class G, class B, class M = Options>
 requires(!detail::is_recurrent_state<Q>) auto gated_delta_rule(const Q& query, const K& key, const V& value,
                                                                const G& log_gate, const B& beta, const M& mods = {},

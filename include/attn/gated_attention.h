@@ -51,7 +51,7 @@ inline namespace ATTN_BUILT_FOR {
 /// strength neither overflow nor cancel. Cost: 6 head_dim * v_dim flops per token, plus, in chunks of 64, the products
 /// of the chunk's tokens with each other. NaN affects no earlier token.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
-/// @see linear_attention for shapes, scalars and memory; naive_gated_attention, the definition.
+/// @see linear_attention for shapes, scalars and memory; naive_gated_attention, the reference implementation.
 template <class Q, class K, class V, class G, class M = Options>
 requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, const K& key, const V& value,
                                                               const G& log_gate, const M& mods = {},
