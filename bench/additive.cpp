@@ -20,7 +20,7 @@ using namespace bench;
 using attn::Index;
 using attn::Tensor;
 
-/// The kernels' tanh, over values that stay in the L1 cache.
+/// The kernels' tanh alone, over values that stay in the L1 cache.
 template <class T, int kBytes>
 struct TanhAlone {
   using V = attn::detail::Vec<T, kBytes>;

@@ -48,17 +48,17 @@ void run(benchmark::State& state, const Contestant<T>& contestant, const Workloa
 template <class T>
 void add_all(Scalar scalar) {
   for (const Contestant<T>& contestant : contestants<T>())
-    for (const Variant variant : {Variant::full, Variant::causal})
+    for (const ModSet mod_set : {ModSet::full, ModSet::causal})
       for (const bool serial : {true, false})
         for (const Index dim : {32, 64, 128})
           for (Index n = 64; n <= 8192; n *= 2) {
             Workload work;
             work.scalar = scalar;
-            work.variant = variant;
+            work.mod_set = mod_set;
             work.q_len = work.kv_len = n;
             work.head_dim = work.v_dim = dim;
             const std::string label = contestant.name + "/" + std::string(name(scalar)) + "/" +
-                                      std::string(name(variant)) + "/N:" + std::to_string(n) +
+                                      std::string(name(mod_set)) + "/N:" + std::to_string(n) +
                                       "/D:" + std::to_string(dim) + (serial ? "/serial" : "/all_threads");
             benchmark::RegisterBenchmark(
                 label.c_str(),

@@ -11,13 +11,13 @@
 
 #include <attn/attn.h>
 
-#include "beside_peak.h"
 #include "memory.h"
 #include "peak.h"
 #include "program.h"
 #include "progress.h"
 #include "table.h"
 #include "timing.h"
+#include "timing_with_peak.h"
 #include "workload.h"
 
 namespace {
@@ -31,21 +31,21 @@ struct Work {
 };
 
 std::string text(const Work& w) {
-  return sizes(w.call) + (w.call.variant == Variant::full ? "" : std::string(" ").append(name(w.call.variant))) +
+  return sizes(w.call) + (w.call.mod_set == ModSet::full ? "" : std::string(" ").append(name(w.call.mod_set))) +
          (w.call.scalar == Scalar::float32 ? "" : " double") + (w.threads == 1 ? "" : " 2 threads");
 }
 
-enum Way { forward, backward, both, jvp, naive };
-constexpr std::size_t kWays = 5;
-constexpr std::array<const char*, kWays> kNames{"forward", "backward", "both", "jvp", "naive backward"};
+enum Variant { forward, backward, both, jvp, naive };
+constexpr std::size_t kVariants = 5;
+constexpr std::array<const char*, kVariants> kNames{"forward", "backward", "both", "jvp", "naive backward"};
 /// Flops of each variant relative to the forward pass, which has two products; the backward pass has five and forward
 /// mode six.
-constexpr std::array<double, kWays> kFlops{1, 2.5, 3.5, 3, 2.5};
+constexpr std::array<double, kVariants> kFlops{1, 2.5, 3.5, 3, 2.5};
 
 struct Timings {
   std::string work;
-  std::array<Timing, kWays> times{};
-  std::array<double, kWays> rates{};  ///< 0 if not timed
+  std::array<Timing, kVariants> times{};
+  std::array<double, kVariants> rates{};  ///< 0 if not timed
   double peak = 0;
   std::ptrdiff_t memory = 0, naive_memory = 0;
 };
@@ -81,12 +81,12 @@ Timings measure(const Work& w, const Budget& budget, Progress& progress) {
     const auto gradients = [&](const attn::Options& o) {
       attn::attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, result.out, result.lse, mods, o);
     };
-    // The workspace is reused, as in training. Otherwise page faults would be timed after another variant has freed its
-    // memory.
+    // The workspace is reused, as in training. Otherwise variants would be timed with the page faults that follow when
+    // another variant frees its memory.
     std::vector<std::byte> workspace(attn::backward_workspace_bytes(q, k, v, mods, options));
     attn::Options with_workspace = options;
     with_workspace.workspace = workspace;
-    std::array<std::function<void()>, kWays> calls;
+    std::array<std::function<void()>, kVariants> calls;
     calls[forward] = [&] { attn::attention_into(result.out, result.lse, q, k, v, mods, options); };
     calls[backward] = [&] { gradients(with_workspace); };
     calls[both] = [&] {
@@ -123,11 +123,11 @@ std::string mebibytes(std::ptrdiff_t bytes) { return fixed(static_cast<double>(b
 void print(const std::vector<Timings>& rows) {
   Table table(1);
   table.column("", "work");
-  for (int way : {forward, backward, both, jvp}) {
-    table.column(kNames[static_cast<std::size_t>(way)], "ms");
-    table.column(kNames[static_cast<std::size_t>(way)], "GFLOP/s");
-    table.column(kNames[static_cast<std::size_t>(way)], "of peak");
-    if (way == backward || way == jvp) table.column(kNames[static_cast<std::size_t>(way)], "of forward");
+  for (int variant : {forward, backward, both, jvp}) {
+    table.column(kNames[static_cast<std::size_t>(variant)], "ms");
+    table.column(kNames[static_cast<std::size_t>(variant)], "GFLOP/s");
+    table.column(kNames[static_cast<std::size_t>(variant)], "of peak");
+    if (variant == backward || variant == jvp) table.column(kNames[static_cast<std::size_t>(variant)], "of forward");
   }
   table.column("naive backward", "ms");
   table.column("naive backward", "speed-up");
@@ -135,11 +135,11 @@ void print(const std::vector<Timings>& rows) {
   table.column("extra memory", "naive");
   for (const Timings& r : rows) {
     std::vector<std::string> cells{r.work};
-    for (std::size_t way : {forward, backward, both, jvp}) {
-      cells.push_back(fixed(1e3 * r.times[way].seconds, 1));
-      cells.push_back(fixed(r.rates[way] / 1e9, 0));
-      cells.push_back(fixed(100 * r.rates[way] / r.peak, 0) + " %");
-      if (way == backward || way == jvp) cells.push_back(fixed(r.rates[way] / r.rates[forward], 2) + " x");
+    for (std::size_t variant : {forward, backward, both, jvp}) {
+      cells.push_back(fixed(1e3 * r.times[variant].seconds, 1));
+      cells.push_back(fixed(r.rates[variant] / 1e9, 0));
+      cells.push_back(fixed(100 * r.rates[variant] / r.peak, 0) + " %");
+      if (variant == backward || variant == jvp) cells.push_back(fixed(r.rates[variant] / r.rates[forward], 2) + " x");
     }
     const bool timed = r.rates[naive] > 0;
     cells.push_back(timed ? fixed(1e3 * r.times[naive].seconds, 1) : "");
@@ -163,10 +163,10 @@ BarChart chart_of(const std::vector<Timings>& rows) {
                 BarChart::Scale::bytes, "", 240}}};
   for (const Timings& r : rows) {
     BarChart::Group group{.name = r.work, .detail = "", .bars = {}};
-    for (std::size_t way = 0; way < kWays; ++way) {
-      if (r.rates[way] == 0) continue;
-      BarChart::Bar bar{way, {{100 * r.rates[way] / r.peak, time_text(r.times[way].seconds)}, {}}};
-      const std::ptrdiff_t memory = way == backward ? r.memory : way == naive ? r.naive_memory : 0;
+    for (std::size_t variant = 0; variant < kVariants; ++variant) {
+      if (r.rates[variant] == 0) continue;
+      BarChart::Bar bar{variant, {{100 * r.rates[variant] / r.peak, time_text(r.times[variant].seconds)}, {}}};
+      const std::ptrdiff_t memory = variant == backward ? r.memory : variant == naive ? r.naive_memory : 0;
       if (memory > 0) bar.on[1] = {static_cast<double>(memory), bytes_text(static_cast<double>(memory))};
       group.bars.push_back(std::move(bar));
     }
@@ -177,16 +177,17 @@ BarChart chart_of(const std::vector<Timings>& rows) {
 
 void add_results(Results& results, const std::vector<Timings>& rows) {
   for (const Timings& r : rows)
-    for (std::size_t way = 0; way < kWays; ++way)
-      if (r.rates[way] > 0)
-        results.add(r.work + "/" + kNames[way], r.times[way],
-                    {{"flops_per_second", r.rates[way]}, {"of_fma_peak", r.rates[way] / r.peak}, {"fma_peak", r.peak}});
+    for (std::size_t variant = 0; variant < kVariants; ++variant)
+      if (r.rates[variant] > 0)
+        results.add(
+            r.work + "/" + kNames[variant], r.times[variant],
+            {{"flops_per_second", r.rates[variant]}, {"of_fma_peak", r.rates[variant] / r.peak}, {"fma_peak", r.peak}});
 }
 
-Work work(Index len, Index dim, Variant variant = Variant::full, bool with_naive = false,
-          Scalar scalar = Scalar::float32, int threads = 1) {
+Work work(Index len, Index dim, ModSet mod_set = ModSet::full, bool with_naive = false, Scalar scalar = Scalar::float32,
+          int threads = 1) {
   return {{.scalar = scalar,
-           .variant = variant,
+           .mod_set = mod_set,
            .heads = 1,
            .kv_heads = 1,
            .q_len = len,
@@ -204,7 +205,7 @@ int main(int argc, char** argv) {
   double seconds = 2;
   program.number("--seconds", seconds, "for each variant of each row", 0.001, 3600.0);
   return program.main(argc, argv, [&] {
-    using enum Variant;
+    using enum ModSet;
     const bool quick = program.quick();
     const std::vector<Work> works = quick ? std::vector<Work>{work(200, 64, causal_softcap_alibi, true),
                                                               work(130, 40, full, true, Scalar::float64, 2)}

@@ -1,5 +1,5 @@
-// Times what caches do besides attention: one KvCaches against a cache for each layer, windows against a cache that
-// does not grow, and a drop at the front against one pass over the keys. Float, on the calling thread; ways alternate.
+// Times cache operations: one KvCaches against one cache per layer, sliding windows against a cache of constant length,
+// and dropping the oldest tokens against one pass over the keys. Float, on the calling thread; variants alternate.
 #include <functional>
 #include <iostream>
 #include <string>
@@ -20,7 +20,7 @@ using attn::Index;
 
 const attn::Options kSerial{.executor = attn::serial()};
 
-/// A token and the tokens before it. All caches are filled with the same ones.
+/// A new token, and the earlier tokens that fill all caches.
 struct Tokens {
   Tokens(Index heads, Index kv_heads, Index dim, Index length)
       : q(random_tensor({1, heads, 1, dim}, 1)),
@@ -36,12 +36,12 @@ struct Tokens {
   attn::Rope rope;
 };
 
-struct Way {
+struct Variant {
   std::string name;
   std::function<void()> call;
 };
 
-/// Where results go.
+/// Destinations of a run's results.
 struct Output {
   Results& results;
   Budget budget;
@@ -49,30 +49,30 @@ struct Output {
   Table table;
   BarChart chart;
 
-  /// Times ways in turn and compares them with the first. prepare() comes before each round and is not timed.
+  /// Times variants in turn and compares them with the first. prepare() is called before each round and is not timed.
   void compare(
-      const std::string& work, const std::vector<Way>& ways, const std::function<void()>& prepare = [] {}) {
+      const std::string& work, const std::vector<Variant>& variants, const std::function<void()>& prepare = [] {}) {
     progress.begin_row(work);
     std::vector<std::function<void()>> calls;
-    for (const Way& way : ways) calls.push_back(way.call);
+    for (const Variant& variant : variants) calls.push_back(variant.call);
     const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
       progress.round(round, rounds);
       prepare();
     });
-    for (std::size_t i = 0; i < ways.size(); ++i) {
+    for (std::size_t i = 0; i < variants.size(); ++i) {
       const double ratio = times[i].seconds / times[0].seconds;
-      table.row({i == 0 ? work : "", ways[i].name, time_text(times[i].seconds), fixed(ratio, 2)});
-      chart.groups.push_back({.name = ways[i].name,
+      table.row({i == 0 ? work : "", variants[i].name, time_text(times[i].seconds), fixed(ratio, 2)});
+      chart.groups.push_back({.name = variants[i].name,
                               .detail = "",
                               .bars = {{0, {{ratio, time_text(times[i].seconds)}}}},
                               .mark = 1,
                               .heading = i == 0 ? work : ""});
-      results.add(work + "/" + ways[i].name, times[i], {{"of_first_ways_time", ratio}});
+      results.add(work + "/" + variants[i].name, times[i], {{"of_first_variants_time", ratio}});
     }
   }
 };
 
-/// A token through all layers of a decoder.
+/// Times one token through all layers of a decoder.
 void layers(Output& output) {
   constexpr Index kLayers = 6, kPage = 64;
   Tokens t(8, 8, 64, 1024);
@@ -129,7 +129,8 @@ void layers(Output& output) {
                   {"KvCaches, pages of 64", [&] { step_over(pages); }}});
 }
 
-/// Tokens over a window, in calls of as many as fill two pages, so that the window slides at least twice.
+/// Times tokens over a window. Each call decodes as many tokens as fill two pages, so that the window slides at least
+/// twice.
 void windows(Index page_size, Output& output) {
   constexpr Index kWindow = 1024;
   const Index tokens = 2 * page_size;
@@ -165,8 +166,8 @@ void windows(Index page_size, Output& output) {
                    }}});
 }
 
-/// Tokens that leave at the front of four caches, which takes so long that a turn of interleaved() is one call. Caches
-/// are refilled between rounds.
+/// Times dropping the oldest tokens. Four caches drop theirs, so that interleaved() does not repeat the call within a
+/// turn. Caches are refilled between rounds.
 void drops(Output& output) {
   constexpr Index kDropped = 256;
   constexpr std::size_t kCaches = 4;
@@ -180,7 +181,7 @@ void drops(Output& output) {
   for (auto& cache : pages) cache.append(cache.add(), t.keys, t.values);
   const auto k = t.keys.view().slice(2, 0, kDropped), v = t.values.view().slice(2, 0, kDropped);
   Eigen::ArrayXf keys = Eigen::ArrayXf::Ones(static_cast<Index>(kCaches) * t.keys.size());
-  output.compare("256 of 4096 tokens leave 4 caches, 8 heads x 128",
+  output.compare("dropping 256 of 4096 tokens from 4 caches, 8 heads x 128",
                  {{"reading and writing the keys once", [&] { keys = -keys; }},
                   {"KvCache",
                    [&] {
@@ -214,8 +215,8 @@ int main(int argc, char** argv) {
         {.title = "Caches",
          .notes = {conditions},
          .series = {},
-         .mark = "as long as the first way",
-         .axes = {{"Time: shorter is better", "times the time of the first way", BarChart::Scale::linear, " ×"}}}};
+         .mark = "time of the first variant",
+         .axes = {{"Time: shorter is better", "relative to the first variant", BarChart::Scale::linear, " ×"}}}};
     for (const char* heading : {"", "", "time", "to the first"}) output.table.column(heading, "");
     layers(output);
     for (const Index page_size : {16, 64}) windows(page_size, output);

@@ -17,8 +17,8 @@ using display::text_width;
 using display::TextStyle;
 
 constexpr double kBar = 13, kGap = 12;  // height of a bar, space between groups
-constexpr double kTickWidth = 48;       // pixels of a number below an axis
-constexpr double kClear = 2;            // between a text and a dashed line
+constexpr double kTickWidth = 48;       // width of a number below an axis
+constexpr double kClear = 2;            // gap between a label and a dashed line
 constexpr double kMargin = 24, kLine = 17, kHeading = 28;
 constexpr TextStyle kTitle{20, "ink", "start", true}, kAxisTitle{13, "ink", "start", true};
 constexpr TextStyle kNote{12, "faint"}, kUnit{12, "ink", "middle"}, kTick{11, "faint", "middle"}, kValue{11};
@@ -204,9 +204,9 @@ class Drawing {
     }
   }
 
-  /// Draws the dashed line from `ends.first` down to `ends.second`. The line skips bars whose text it would cross. The
+  /// Draws the dashed line from `ends.first` down to `ends.second`. The line skips bars whose label it would cross. The
   /// piece after the last bar that it skips is omitted if it is shorter than a bar, because it would look like part of
-  /// the text. The first bar begins at `top`.
+  /// the label. The first bar begins at `top`.
   void draw_mark(display::Svg& svg, const BarChart::Group& group, std::pair<double, double> ends, double top) const {
     const double x = rulers_[0].x(group.mark);
     double from = ends.first;

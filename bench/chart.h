@@ -7,7 +7,7 @@
 
 namespace bench {
 
-/// Groups of horizontal bars: a group per workload, a bar per variant. Bars have one axis, or several side by side,
+/// Groups of horizontal bars: a group per workload, a bar per variant. The chart has one axis, or several side by side,
 /// such as speed and memory.
 struct BarChart {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -25,7 +25,7 @@ struct BarChart {
     double width = 420;       ///< pixels
   };
   struct Length {
-    double value = kNone;  ///< kNone: no bar, only the text
+    double value = kNone;  ///< kNone: no bar, only the label
     std::string text = "";
   };
   struct Bar {

@@ -60,8 +60,8 @@ std::string_view eigen_set_name() {
 #endif
 }
 
-/// Returns the yardsticks of one core for one scalar type as text, e.g. "float: FMA peak 217 GFLOP/s (AVX-512), …".
-/// Each is the best of several measurements, because other load can only lower it.
+/// Formats the yardsticks of one core for one scalar type, e.g. "float: FMA peak 217 GFLOP/s (AVX-512), …". Each is the
+/// best of several measurements, because other load can only lower it.
 template <class T>
 std::string yardsticks() {
   constexpr int kTries = 9;
@@ -86,7 +86,7 @@ std::vector<std::string> conditions() {
 /// so.
 class Disturbance {
  public:
-  /// Returns a line for the report; nothing if the core was undisturbed.
+  /// Returns a line for the report; empty if the core was undisturbed.
   std::optional<std::string> note() const {
     constexpr double kQuiet = 0.93;  // short pauses are normal
     const double cpu = static_cast<double>(std::clock() - cpu_) / CLOCKS_PER_SEC;

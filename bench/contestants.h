@@ -1,4 +1,4 @@
-// Contestants: named implementations of attention, which the rest of this folder treats alike.
+// Contestants: named implementations of attention with a common interface.
 #pragma once
 
 #include <functional>

@@ -15,7 +15,7 @@
 
 #include <attn/attn.h>
 
-#include "decode_ways.h"
+#include "decode_variants.h"
 #include "program.h"
 #include "progress.h"
 #include "read.h"
@@ -31,53 +31,54 @@ std::string share(double part, double whole) { return fixed(100 * part / whole, 
 
 class Bench {
  public:
-  /// Skips workloads without `only` in their names; `works` is the total number of workloads. `row_invariant`: also
-  /// times calls with Options::row_invariant.
-  Bench(const attn::Executor& executor, const Budget& budget, std::string only, bool row_invariant, std::size_t works,
-        Results& results)
+  /// Skips workloads whose names do not contain `only`. `workloads` is the number of workloads before that.
+  /// `row_invariant`: also times calls with Options::row_invariant.
+  Bench(const attn::Executor& executor, const Budget& budget, std::string only, bool row_invariant,
+        std::size_t workloads, Results& results)
       : executor_(executor),
         budget_(budget),
         only_(std::move(only)),
         row_invariant_(row_invariant),
         table_(2),
-        progress_(works),
+        progress_(workloads),
         results_(results) {
     table_.column("", "work");
     table_.column("", "cache");
     table_.column("", "MiB");
     table_.column("", "time");
     table_.column("", "GB/s");
-    table_.column("of reading", "the same");
-    table_.column("of the first", "way's time");
+    table_.column("share of", "reading speed");
+    table_.column("of the first", "variant's time");
     table_.column("largest difference", "from the first");
   }
 
   /// Times variants of a workload, interleaved with reads of the memory that each must read.
-  void compare(const Work& w, const std::vector<Way>& ways) {
-    // All variants, then all reads, so that both find the same state of the caches.
+  void compare(const Work& w, const std::vector<Variant>& variants) {
+    // Each round runs all variants, then all reads, so that both find the processor's caches in the same state.
     std::vector<std::function<void()>> calls;
-    for (const Way& way : ways) calls.push_back(way.call);
-    for (const Way& way : ways) calls.push_back([this, &way] { way.memory.read(executor_); });
+    for (const Variant& variant : variants) calls.push_back(variant.call);
+    for (const Variant& variant : variants) calls.push_back([this, &variant] { variant.memory.read(executor_); });
     const std::vector<Timing> times =
         interleaved(calls, budget_, [this](int round, int rounds) { progress_.round(round, rounds); });
     BarChart::Group group{.name = w.name, .detail = "", .bars = {}};
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      const double time = times[i].seconds, reading = times[ways.size() + i].seconds,
-                   bytes = static_cast<double>(ways[i].memory.size());
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      const double time = times[i].seconds, reading = times[variants.size() + i].seconds,
+                   bytes = static_cast<double>(variants[i].memory.size());
       const bool reads = bytes > 0;
       std::ostringstream difference;
       difference.precision(2);
-      difference << largest_difference(*ways[0].out, *ways[i].out);
-      table_.row({i == 0 ? w.name : "", ways[i].name, reads ? fixed(bytes / (1 << 20), 1) : "",
+      difference << largest_difference(*variants[0].out, *variants[i].out);
+      table_.row({i == 0 ? w.name : "", variants[i].name, reads ? fixed(bytes / (1 << 20), 1) : "",
                   fixed(1e3 * time, 3) + " ms", reads ? fixed(bytes / time / 1e9, 1) : "",
                   reads ? share(reading, time) : "", i == 0 ? "" : fixed(time / times[0].seconds, 3),
                   i == 0 ? "" : difference.str()});
-      group.bars.push_back({i,
-                            {{reads ? 100 * reading / time : BarChart::kNone, ways[i].name + ", " + time_text(time)},
-                             {times[0].seconds / time, fixed(times[0].seconds / time, 2) + " ×"}}});
-      Counters counters{{"of_first_ways_time", time / times[0].seconds}};
+      group.bars.push_back(
+          {i,
+           {{reads ? 100 * reading / time : BarChart::kNone, variants[i].name + ", " + time_text(time)},
+            {times[0].seconds / time, fixed(times[0].seconds / time, 2) + " ×"}}});
+      Counters counters{{"of_first_variants_time", time / times[0].seconds}};
       if (reads) counters.insert(counters.end(), {{"bytes_per_second", bytes / time}, {"of_reading", reading / time}});
-      results_.add(w.name + "/" + ways[i].name, times[i], std::move(counters));
+      results_.add(w.name + "/" + variants[i].name, times[i], std::move(counters));
     }
     chart_.groups.push_back(std::move(group));
   }
@@ -86,46 +87,46 @@ class Bench {
   /// types.
   void add(const Work& w, const std::vector<Index>& page_sizes, bool narrow = false) {
     if (!begins(w)) return;
-    const Numbers n(w);
+    const Inputs n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
-    std::vector<Way> ways{floats.way("float")};
+    std::vector<Variant> variants{floats.variant("float")};
     std::optional<Contiguous<float>> invariant;
     if (row_invariant_)
-      ways.push_back(invariant.emplace(w, n, attn::Options{.executor = executor_, .row_invariant = true})
-                         .way("float, row-invariant"));
+      variants.push_back(invariant.emplace(w, n, attn::Options{.executor = executor_, .row_invariant = true})
+                             .variant("float, row-invariant"));
     std::deque<Paged> paged;
     for (Index size : page_sizes)
-      ways.push_back(paged.emplace_back(w, n, size, options).way("pages of " + std::to_string(size)));
+      variants.push_back(paged.emplace_back(w, n, size, options).variant("pages of " + std::to_string(size)));
     std::optional<ByToken> by_token;
-    if (w.lengths.size() == 1) ways.push_back(by_token.emplace(w, n, options).way("heads of a token together"));
-    if (!narrow) return compare(w, ways);
+    if (w.lengths.size() == 1) variants.push_back(by_token.emplace(w, n, options).variant("heads of a token together"));
+    if (!narrow) return compare(w, variants);
     Contiguous<Eigen::bfloat16> bf16(w, n, options);
     Contiguous<Eigen::half> f16(w, n, options);
     Contiguous<std::int8_t> i8(w, n, options);
-    ways.push_back(bf16.way("bf16"));
-    ways.push_back(f16.way("f16"));
-    ways.push_back(i8.way("int8"));
-    compare(w, ways);
+    variants.push_back(bf16.variant("bf16"));
+    variants.push_back(f16.variant("f16"));
+    variants.push_back(i8.variant("int8"));
+    compare(w, variants);
   }
 
   void add_naive(const Work& w) {
     if (!begins(w)) return;
-    const Numbers n(w);
+    const Inputs n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
     Naive naive(w, floats.cache, n, options);
-    compare(w, {floats.way("float"), naive.way()});
+    compare(w, {floats.variant("float"), naive.variant()});
   }
 
   void add_one_by_one(const Work& w) {
     if (!begins(w)) return;
-    const Numbers n(w);
+    const Inputs n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
     Paged paged(w, n, 64, options);
     OneByOne calls(w, floats.cache, n, options);
-    compare(w, {floats.way("float"), paged.way("pages of 64"), calls.way()});
+    compare(w, {floats.variant("float"), paged.variant("pages of 64"), calls.variant()});
   }
 
   void print() {

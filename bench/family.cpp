@@ -131,8 +131,8 @@ void run(Program& program, const std::string& only) {
   std::vector<Curve> times, memories;
   for (const Kind& kind : all) times.push_back({kind.name, {}}), memories.push_back({kind.name, {}});
 
-  // Each row takes half a second, or one call if that is longer; the time of a call over all pairs grows with the
-  // square of the length.
+  // Shares of the progress: a row takes half a second, or one call if that is longer, and the time of a call over all
+  // pairs grows with the square of the length.
   std::vector<double> shares;
   for (const Index n : lengths)
     for (const Kind& kind : all)

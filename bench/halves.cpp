@@ -58,7 +58,7 @@ attn::Tensor<To, 4> converted(const attn::TensorView<const From, 4>& from) {
 }
 
 /// One variant of a row of the table.
-struct Way {
+struct Variant {
   std::string name;
   attn::Explanation what;
   std::function<void()> call;
@@ -66,7 +66,7 @@ struct Way {
   Index bytes;   ///< of all keys and values
 };
 
-/// Variants over tensors of S. Must outlive its ways.
+/// Tensors of S, and variants that use them. Must outlive these variants.
 template <class S>
 class Tensors {
  public:
@@ -78,7 +78,7 @@ class Tensors {
         v_(converted<S, float>(v.view())),
         out_({w.batch, w.heads, w.q_len, w.dim}) {}
 
-  void add_to(std::vector<Way>& ways, std::string_view name, const attn::Options& options) {
+  void add_to(std::vector<Variant>& variants, std::string_view name, const attn::Options& options) {
     const auto call = [this, options] {
       if (work_.causal)
         attn::attention_into(out_, q_, k_, v_, attn::causal(), options);
@@ -87,7 +87,7 @@ class Tensors {
     };
     call();
     const attn::Explanation what = attn::explain(q_, k_, v_, attn::Mods<>(), options);
-    ways.push_back({std::string(name), what, call, error(), work_.numbers_read() * static_cast<Index>(sizeof(S))});
+    variants.push_back({std::string(name), what, call, error(), work_.numbers_read() * static_cast<Index>(sizeof(S))});
   }
 
  private:
@@ -118,7 +118,7 @@ struct Output {
   BarChart chart;
 };
 
-constexpr std::array<std::string_view, 5> kWays{"float", "bf16", "bf16, avx512", "float, compute = bf16", "f16"};
+constexpr std::array<std::string_view, 5> kVariants{"float", "bf16", "bf16, avx512", "float, compute = bf16", "f16"};
 
 void measure(const std::vector<Work>& works, const attn::Executor& executor, const Budget& budget, Output& output) {
   const bool decode = works.front().q_len == 1;
@@ -144,61 +144,62 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
     Tensors<float> floats(w, q, k, v);
     Tensors<Eigen::bfloat16> bf16(w, q, k, v);
     Tensors<Eigen::half> f16(w, q, k, v);
-    std::vector<Way> ways;
+    std::vector<Variant> variants;
     attn::Options options{.executor = executor};
-    floats.add_to(ways, kWays[0], options);
-    bf16.add_to(ways, kWays[1], options);
-    if (ways.back().what.in_bf16) {
+    floats.add_to(variants, kVariants[0], options);
+    bf16.add_to(variants, kVariants[1], options);
+    if (variants.back().what.in_bf16) {
       options.isa = attn::Isa::avx512;
-      if (attn::available(attn::Isa::avx512)) bf16.add_to(ways, kWays[2], options);
+      if (attn::available(attn::Isa::avx512)) bf16.add_to(variants, kVariants[2], options);
       options.isa = {};
     }
-    if (ways[1].what.amx == attn::Amx::used) {
+    if (variants[1].what.amx == attn::Amx::used) {
       options.compute = attn::Compute::bf16;
-      floats.add_to(ways, kWays[3], options);
+      floats.add_to(variants, kVariants[3], options);
       options.compute = attn::Compute::native;
     }
-    f16.add_to(ways, kWays[4], options);
+    f16.add_to(variants, kVariants[4], options);
 
     std::vector<std::function<void()>> calls;
-    for (const Way& way : ways) calls.push_back(way.call);
-    std::vector<std::vector<double>> bandwidths(ways.size());
+    for (const Variant& variant : variants) calls.push_back(variant.call);
+    std::vector<std::vector<double>> bandwidths(variants.size());
     std::vector<double> fma, amx;
     const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
       output.progress.round(round, rounds);
       fma.push_back(measure_fma_peak<float>(executor));
       amx.push_back(measure_amx_peak(executor));
-      for (std::size_t i = 0; decode && i < ways.size(); ++i)
-        bandwidths[i].push_back(
-            measure_read_bandwidth(std::vector<float>(static_cast<std::size_t>(ways[i].bytes) / sizeof(float), 1.0f)));
+      for (std::size_t i = 0; decode && i < variants.size(); ++i)
+        bandwidths[i].push_back(measure_read_bandwidth(
+            std::vector<float>(static_cast<std::size_t>(variants[i].bytes) / sizeof(float), 1.0f)));
     });
     fma_peaks.push_back(median(fma));
     amx_peaks.push_back(median(amx));
     BarChart::Group group{.name = text(w), .detail = "", .bars = {}, .mark = 1};
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      const Way& way = ways[i];
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      const Variant& variant = variants[i];
       const double time = times[i].seconds, speed = times[0].seconds / time;
-      const double rate = w.flops() / time, bytes = static_cast<double>(way.bytes) / time;
-      std::vector<std::string> cells{i == 0 ? text(w) : "", way.name, fixed(1e3 * time, 2) + " ms",
+      const double rate = w.flops() / time, bytes = static_cast<double>(variant.bytes) / time;
+      std::vector<std::string> cells{i == 0 ? text(w) : "", variant.name, fixed(1e3 * time, 2) + " ms",
                                      fixed((decode ? bytes : rate) / 1e9, decode ? 1 : 0), fixed(speed, 2) + " x"};
       if (decode) {
         cells.push_back(share(bytes, median(bandwidths[i])));
       } else {
         cells.push_back(share(rate, fma_peaks.back()));
-        cells.push_back(way.what.amx == attn::Amx::used ? share(rate, amx_peaks.back()) : "");
+        cells.push_back(variant.what.amx == attn::Amx::used ? share(rate, amx_peaks.back()) : "");
       }
       std::ostringstream error;
       error.precision(2);
-      error << way.error;
+      error << variant.error;
       cells.push_back(error.str());
       table.row(cells);
-      const auto series = static_cast<std::size_t>(std::find(kWays.begin(), kWays.end(), way.name) - kWays.begin());
-      group.bars.push_back({series, {{speed, time_text(time)}, {way.error, error.str()}}});
-      output.results.add(text(w) + "/" + way.name, times[i],
+      const auto series =
+          static_cast<std::size_t>(std::find(kVariants.begin(), kVariants.end(), variant.name) - kVariants.begin());
+      group.bars.push_back({series, {{speed, time_text(time)}, {variant.error, error.str()}}});
+      output.results.add(text(w) + "/" + variant.name, times[i],
                          {{"flops_per_second", rate},
                           {"bytes_per_second", bytes},
                           {"of_floats_speed", speed},
-                          {"largest_error", way.error}});
+                          {"largest_error", variant.error}});
     }
     output.chart.groups.push_back(std::move(group));
   }
@@ -237,7 +238,7 @@ int main(int argc, char** argv) {
                   Progress(products.size() + decoding.size()),
                   {.title = "16-bit floats against float",
                    .notes = {conditions.str()},
-                   .series = {kWays.begin(), kWays.end()},
+                   .series = {kVariants.begin(), kVariants.end()},
                    .mark = "as fast as float",
                    .axes = {{"Speed: longer is better", "times the speed of float", BarChart::Scale::linear, " ×"},
                             {"Largest error: shorter is better", "against double (log scale)", BarChart::Scale::decades,

@@ -1,5 +1,5 @@
-// Maps attn's speed relative to Eigen code written by hand, over lengths and head sizes, square and for one query,
-// row-major and column-major. One head, float, on the calling thread, with a workspace.
+// Draws attn's speed relative to hand-written Eigen code as heat maps over lengths and head sizes: as many queries as
+// keys, and one query; row-major and column-major. One head, float, on the calling thread, with a workspace.
 #include <functional>
 #include <iostream>
 #include <string>

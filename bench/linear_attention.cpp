@@ -9,12 +9,12 @@
 
 #include <attn/attn.h>
 
-#include "beside_peak.h"
 #include "program.h"
 #include "progress.h"
 #include "random_tensor.h"
 #include "table.h"
 #include "timing.h"
+#include "timing_with_peak.h"
 
 namespace {
 
@@ -50,14 +50,14 @@ struct Inputs {
   Tensor4 out;
 };
 
-struct Way {
+struct Variant {
   std::string name;
   double flops;
   std::function<void()> call;
 };
 
 /// `flops_of_token`: nominal flops per token, in units of head_dim * v_dim.
-Way way(const std::string& name, const Inputs& in, double flops_of_token, std::function<void()> call) {
+Variant variant(const std::string& name, const Inputs& in, double flops_of_token, std::function<void()> call) {
   const double dim = static_cast<double>(in.dim());
   return {name, flops_of_token * static_cast<double>(in.tokens()) * dim * dim, std::move(call)};
 }
@@ -69,32 +69,32 @@ struct Output {
   BarChart chart;
 
   /// Adds a bar for a variant of a workload; `share` is relative to the yardstick.
-  void add(const std::string& work, const std::string& way, const Timing& time, double share, Counters counters) {
+  void add(const std::string& work, const std::string& variant, const Timing& time, double share, Counters counters) {
     const std::string heading = work != last_ ? work : "";
     last_ = work;
-    chart.groups.push_back({.name = way,
+    chart.groups.push_back({.name = variant,
                             .detail = "",
                             .bars = {{0, {{100 * share, time_text(time.seconds)}}}},
                             .mark = BarChart::kNone,
                             .heading = heading});
-    results.add(work + "/" + way, time, std::move(counters));
+    results.add(work + "/" + variant, time, std::move(counters));
   }
 
   std::string last_ = "";
 };
 
-void print_rates(const std::string& title, const std::vector<Way>& ways, const Budget& budget, Output& output) {
+void print_rates(const std::string& title, const std::vector<Variant>& variants, const Budget& budget, Output& output) {
   output.progress.begin_row(title);
   std::vector<std::function<void()>> calls;
-  for (const Way& w : ways) calls.push_back(w.call);
+  for (const Variant& w : variants) calls.push_back(w.call);
   const auto [times, peak] = interleaved_with_peak<float>(calls, budget, attn::serial(), output.progress);
   output.progress.clear();
   Table table(1);
   for (const char* heading : {"", "ms", "GFLOP/s", "% of peak"}) table.column(heading, "");
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    const double rate = ways[i].flops / times[i].seconds;
-    table.row({ways[i].name, fixed(1e3 * times[i].seconds, 2), fixed(rate / 1e9, 1), fixed(100 * rate / peak, 1)});
-    output.add(title + ": share of the FMA peak", ways[i].name, times[i], rate / peak,
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    const double rate = variants[i].flops / times[i].seconds;
+    table.row({variants[i].name, fixed(1e3 * times[i].seconds, 2), fixed(rate / 1e9, 1), fixed(100 * rate / peak, 1)});
+    output.add(title + ": share of the FMA peak", variants[i].name, times[i], rate / peak,
                {{"flops_per_second", rate}, {"of_fma_peak", rate / peak}, {"fma_peak", peak}});
   }
   std::cout << title << "; FMA peak " << fixed(peak / 1e9, 0) << " GFLOP/s\n";
@@ -109,10 +109,10 @@ void lengths(Index len, const Budget& budget, Output& output) {
     return [&in, map, mods] { attn::linear_attention_into(in.out, in.q, in.k, in.v, map, mods, kSerial); };
   };
   print_rates("One head, N=" + std::to_string(len) + " D=64",
-              {way("elu1, every key", in, 4, linear(attn::elu1(), attn::Mods<>())),
-               way("elu1, causal", in, 6, linear(attn::elu1(), attn::causal())),
-               way("relu, causal", in, 6, linear(attn::relu(), attn::causal())),
-               way("favor of 64, causal", in, 6, linear(favor, attn::causal()))},
+              {variant("elu1, every key", in, 4, linear(attn::elu1(), attn::Mods<>())),
+               variant("elu1, causal", in, 6, linear(attn::elu1(), attn::causal())),
+               variant("relu, causal", in, 6, linear(attn::relu(), attn::causal())),
+               variant("favor of 64, causal", in, 6, linear(favor, attn::causal()))},
               budget, output);
 }
 
@@ -122,23 +122,23 @@ void gates(Index len, const Budget& budget, Output& output) {
   attn::RecurrentState<float> state({.kv_heads = 8, .features = 128});
   const auto token = [](auto& t, Index i) { return t.view().slice(2, i, i + 1); };
   print_rates("8 heads, N=" + std::to_string(len) + " D=128",
-              {way("a gate for each head", in, 6,
-                   [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, decays, kSerial); }),
-               way("a gate for each token", in, 6,
-                   [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gate, kSerial); }),
-               way("a gate for each feature", in, 6,
-                   [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gates, kSerial); }),
-               way("gated delta rule", in, 6,
-                   [&] { attn::gated_delta_rule_into(in.out, in.q, in.k, in.v, in.gate, in.beta, kSerial); }),
-               way("gated delta rule, one token per call", in, 6,
-                   [&] {
-                     state.reset();
-                     for (Index i = 0; i < in.q.dim(2); ++i)
-                       attn::gated_delta_rule_into(token(in.out, i), state, token(in.q, i), token(in.k, i),
-                                                   token(in.v, i), token(in.gate, i), token(in.beta, i), kSerial);
-                   }),
-               way("gated delta rule by its definition", in, 6,
-                   [&] { attn::naive_gated_delta_rule(in.q, in.k, in.v, in.gate, in.beta, kSerial); })},
+              {variant("a gate for each head", in, 6,
+                       [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, decays, kSerial); }),
+               variant("a gate for each token", in, 6,
+                       [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gate, kSerial); }),
+               variant("a gate for each feature", in, 6,
+                       [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gates, kSerial); }),
+               variant("gated delta rule", in, 6,
+                       [&] { attn::gated_delta_rule_into(in.out, in.q, in.k, in.v, in.gate, in.beta, kSerial); }),
+               variant("gated delta rule, one token per call", in, 6,
+                       [&] {
+                         state.reset();
+                         for (Index i = 0; i < in.q.dim(2); ++i)
+                           attn::gated_delta_rule_into(token(in.out, i), state, token(in.q, i), token(in.k, i),
+                                                       token(in.v, i), token(in.gate, i), token(in.beta, i), kSerial);
+                       }),
+               variant("gated delta rule by its definition", in, 6,
+                       [&] { attn::naive_gated_delta_rule(in.q, in.k, in.v, in.gate, in.beta, kSerial); })},
               budget, output);
 }
 
@@ -153,7 +153,7 @@ void decode(Index batch, const Budget& budget, Output& output) {
   Inputs in(batch, 32, 1, 128);
   attn::RecurrentState<float> state({.batch = batch, .kv_heads = 32, .features = 128});
   const auto decays = attn::retention_decay(32);
-  const std::vector<Way> ways = {
+  const std::vector<Variant> variants = {
       {"reading and writing it", 0, [&] { touch(state); }},
       {"linear, elu1", 0,
        [&] { attn::linear_attention_into(in.out, state, in.q, in.k, in.v, attn::elu1(), attn::causal(), kSerial); }},
@@ -166,7 +166,7 @@ void decode(Index batch, const Budget& budget, Output& output) {
       {"gated delta rule", 0,
        [&] { attn::gated_delta_rule_into(in.out, state, in.q, in.k, in.v, in.gate, in.beta, kSerial); }}};
   std::vector<std::function<void()>> calls;
-  for (const Way& w : ways) calls.push_back(w.call);
+  for (const Variant& w : variants) calls.push_back(w.call);
   const std::string title = "One token, batch " + std::to_string(batch) + ", 32 heads, D=128: a state of " +
                             bytes_text(static_cast<double>(state.bytes()));
   output.progress.begin_row(title);
@@ -178,10 +178,10 @@ void decode(Index batch, const Budget& budget, Output& output) {
   const double bytes = 2 * static_cast<double>(state.bytes());
   Table table(1);
   for (const char* heading : {"", "us", "GB/s", "% of reading and writing"}) table.column(heading, "");
-  for (std::size_t i = 0; i < ways.size(); ++i) {
+  for (std::size_t i = 0; i < variants.size(); ++i) {
     const double time = times[i].seconds, share = times[0].seconds / time;
-    table.row({ways[i].name, fixed(1e6 * time, 1), fixed(bytes / time / 1e9, 1), fixed(100 * share, 1)});
-    output.add(title + ": share of reading and writing it", ways[i].name, times[i], share,
+    table.row({variants[i].name, fixed(1e6 * time, 1), fixed(bytes / time / 1e9, 1), fixed(100 * share, 1)});
+    output.add(title + ": share of reading and writing it", variants[i].name, times[i], share,
                {{"bytes_per_second", bytes / time}, {"of_reading_and_writing", share}});
   }
   std::cout << title << '\n';

@@ -53,7 +53,7 @@ RowResult measure_row(const Workload& work, const attn::Options& options, const 
     outs[c] = make_output<T>(work);
     calls.push_back(all[c].prepare(outs[c], in, work, options));
     who.push_back(c);
-    // The memory of the first call, before workspaces are allocated.
+    // Memory is measured in the first call, before workspaces exist.
     result.of[c] = Measurement{.extra_bytes = extra_memory(calls.back())};
     if (c != who.front())
       expect_within(all[c].name, work, all[who.front()].name.c_str(), max_difference(outs[c], outs[who.front()]),

@@ -82,7 +82,7 @@ void free(void* p) noexcept {
 void* realloc(void* p, std::size_t size) noexcept {
   const auto before = p ? static_cast<std::ptrdiff_t>(malloc_usable_size(p)) : 0;
   void* moved = __libc_realloc(p, size);
-  // A failed realloc leaves the old block; one to size 0 frees it and also returns null.
+  // A failed realloc keeps the old block; one to size 0 frees it and also returns null.
   if (moved || size == 0) live.fetch_sub(before, std::memory_order_relaxed);
   return counted(moved);
 }

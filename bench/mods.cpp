@@ -10,12 +10,12 @@
 
 #include <attn/attn.h>
 
-#include "beside_peak.h"
 #include "program.h"
 #include "progress.h"
 #include "random_tensor.h"
 #include "table.h"
 #include "timing.h"
+#include "timing_with_peak.h"
 
 namespace {
 
@@ -268,7 +268,7 @@ int main(int argc, char** argv) {
     if (quick) budget = {.seconds = 0.001, .rounds = 1};
     Output output{
         program.results(),
-        Progress({30, 8, 1}),  // about the number of rows in each of the three parts below
+        Progress({30, 8, 1}),  // roughly the number of rows of each of the three parts below
         {.title = "Cost of each mod",
          .notes = {std::string("float, one thread, ").append(to_string(attn::default_isa())) +
                    ", against plain attention over as many pairs as the mod keeps"},

@@ -63,7 +63,7 @@ class Phases {
  private:
   using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-  /// Initialises the data such that values stay in range however often a step runs.
+  /// Initialises the data so that values stay in range however often a step runs.
   void begin() {
     family_.load_columns(memory_.query, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
     std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));

@@ -39,7 +39,7 @@ class Program {
   /// standard error as one line.
   int main(int argc, char** argv, const std::function<void()>& run);
 
-  /// Keeps this process from writing files, if another process of the same run writes them.
+  /// Writes no files, for processes of a run in which another process writes them.
   void be_silent() { is_silent_ = true; }
 
   /// Sets the chart. run() calls it at its end.

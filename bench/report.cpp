@@ -32,7 +32,7 @@ void print_table(std::ostream& out, const Report& report) {
 
   for (const RowResult& row : report.rows) {
     std::vector<std::string> cells{sizes(row.work), std::string(name(row.work.scalar)),
-                                   std::string(name(row.work.variant))};
+                                   std::string(name(row.work.mod_set))};
     const auto each = [&](std::size_t first, const auto& text) {
       for (std::size_t c = first; c < row.of.size(); ++c) cells.push_back(row.of[c] ? text(*row.of[c]) : kNone);
     };
@@ -59,7 +59,7 @@ void write_csv(const std::string& path, const Report& report) {
     for (std::size_t c = 0; c < row.of.size(); ++c) {
       if (!row.of[c]) continue;
       const Workload& w = row.work;
-      file << report.contestants[c] << ',' << name(w.scalar) << ",\"" << name(w.variant) << "\"," << w.batch << ','
+      file << report.contestants[c] << ',' << name(w.scalar) << ",\"" << name(w.mod_set) << "\"," << w.batch << ','
            << w.heads << ',' << w.kv_heads << ',' << w.q_len << ',' << w.kv_len << ',' << w.head_dim << ',' << w.v_dim
            << ',' << name(w.layout) << ',' << report.threads << ',' << row.rounds << ',' << row.of[c]->time.seconds
            << ',' << row.of[c]->flops_per_second << ',' << row.of[c]->extra_bytes << ',' << row.fma_peak << ','
@@ -81,7 +81,7 @@ BarChart chart_of(const Report& report) {
   chart.title += ", " + std::to_string(report.threads) + (report.threads == 1 ? " thread" : " threads");
   for (const RowResult& row : report.rows) {
     BarChart::Group group{.name = sizes(row.work),
-                          .detail = std::string(name(row.work.variant)).append(", ").append(name(row.work.scalar)),
+                          .detail = std::string(name(row.work.mod_set)).append(", ").append(name(row.work.scalar)),
                           .bars = {},
                           .mark = row.fma_peak / kGiga};
     for (std::size_t c = 0; c < row.of.size(); ++c) {

@@ -36,7 +36,9 @@ std::string text(const Work& w) {
          (w.window > 0 ? " window=" + std::to_string(w.window) : "") + (w.backward ? " backward" : "");
 }
 
-std::string way_text(const Work& w) { return "/" + std::string(kWayNames[static_cast<std::size_t>(w.way)]); }
+std::string distribution_text(const Work& w) {
+  return "/" + std::string(kDistributionNames[static_cast<std::size_t>(w.distribution)]);
+}
 
 /// Warns if rank 0 has too few cores to run as many threads as all ranks together, for the comparison.
 void expect_cores(const Settings& s, const World& world) {
@@ -44,10 +46,10 @@ void expect_cores(const Settings& s, const World& world) {
   if (!world.is_first() || sched_getaffinity(0, sizeof cores, &cores) != 0) return;
   const int needed = s.threads * world.ranks(), has = CPU_COUNT(&cores);
   if (has < needed)
-    std::cerr
-        << "ring: rank 0 may use " << has << (has == 1 ? " core" : " cores") << ", but has to run " << needed
-        << " threads alone: that side of the comparison will be slow. Open MPI binds ranks to cores unless run with "
-           "--bind-to none\n";
+    std::cerr << "ring: rank 0 may use " << has << (has == 1 ? " core" : " cores") << ", but must run " << needed
+              << " threads for the comparison, whose times will therefore be too long. Open MPI binds ranks to cores "
+                 "unless run with "
+                 "--bind-to none\n";
 }
 
 /// Calls use(mods) with the masks of a workload.
@@ -86,12 +88,12 @@ struct Row {
   double bytes_sent = 0, bytes_held = 0, waited = 0;
 };
 
-attn::mpi::Layout layout_of(Way way) {
-  return way == Way::contiguous ? attn::mpi::Layout::contiguous : attn::mpi::Layout::zigzag;
+attn::mpi::Layout layout_of(Distribution distribution) {
+  return distribution == Distribution::contiguous ? attn::mpi::Layout::contiguous : attn::mpi::Layout::zigzag;
 }
 
 Row measure(const Work& w, const Settings& s, const World& world, Progress* progress) {
-  attn::mpi::Ring ring(MPI_COMM_WORLD, layout_of(w.way));
+  attn::mpi::Ring ring(MPI_COMM_WORLD, layout_of(w.distribution));
   Tensors x(w, s, world, ring);
   attn::Options own{.executor = s.threads == 1 ? attn::serial() : attn::threads(s.threads)};
   const attn::Executor all = attn::threads(s.threads * world.ranks());
@@ -100,8 +102,8 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
   std::vector<double> times, one, waits;
   with_mods(w, [&](const auto& mods) {
     const auto forward = [&] {
-      return w.way == Way::by_heads ? ring.attention_by_heads(x.q, x.k, x.v, mods, own)
-                                    : ring.attention(x.q, x.k, x.v, mods, own);
+      return w.distribution == Distribution::by_heads ? ring.attention_by_heads(x.q, x.k, x.v, mods, own)
+                                                      : ring.attention(x.q, x.k, x.v, mods, own);
     };
     const auto result = forward();
     std::optional<decltype(attn::attention(*x.whole_q, *x.whole_k, *x.whole_v, mods))> whole;
@@ -109,9 +111,9 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
 
     for (int round = 0; round < s.rounds; ++round) {
       if (progress) progress->round(round, s.rounds);
-      ranks::meet_asleep();  // the others slept while rank 0 used the machine alone
+      ranks::meet_asleep();  // the other ranks sleep while rank 0 uses the machine alone
       times.push_back(world.most(seconds([&] {
-        if (w.backward && w.way == Way::by_heads)
+        if (w.backward && w.distribution == Distribution::by_heads)
           ring.attention_by_heads_backward(x.grad, x.q, x.k, x.v, result, mods, own);
         else if (w.backward)
           ring.attention_backward(x.grad, x.q, x.k, x.v, result, mods, own);
@@ -144,17 +146,18 @@ double bytes_needed(const Work& w, const Settings& s, int ranks) {
   return (ranks - 1) * window * 2.0 * static_cast<double>(s.kv_heads * s.dim) * sizeof(float);
 }
 
-std::vector<Work> works(bool quick, int ranks, const Settings& s) {
+std::vector<Work> workloads(bool quick, int ranks, const Settings& s) {
   const Index n = s.len > 0 ? s.len : quick ? 512 : 16384;
-  std::vector<Work> all{{n}, {n, true}, {n, true, 0, false, Way::contiguous}};
-  if (s.heads >= ranks) all.push_back({n, true, 0, false, Way::by_heads});
+  std::vector<Work> all{{n}, {n, true}, {n, true, 0, false, Distribution::contiguous}};
+  if (s.heads >= ranks) all.push_back({n, true, 0, false, Distribution::by_heads});
   all.push_back({n, false, 0, true});
   all.push_back({n, true, 0, true});
-  if (s.heads >= ranks) all.push_back({n, true, 0, true, Way::by_heads});
-  all.push_back({quick ? 2048 : 65536, true, quick ? 64 : 1024, false, Way::contiguous});
-  all.erase(std::remove_if(all.begin(), all.end(),
-                           [&](const Work& w) { return (text(w) + way_text(w)).find(s.only) == std::string::npos; }),
-            all.end());
+  if (s.heads >= ranks) all.push_back({n, true, 0, true, Distribution::by_heads});
+  all.push_back({quick ? 2048 : 65536, true, quick ? 64 : 1024, false, Distribution::contiguous});
+  all.erase(
+      std::remove_if(all.begin(), all.end(),
+                     [&](const Work& w) { return (text(w) + distribution_text(w)).find(s.only) == std::string::npos; }),
+      all.end());
   if (all.empty()) throw std::invalid_argument("no row has \"" + s.only + "\" in its name");
   return all;
 }
@@ -163,13 +166,13 @@ void run(Program& program, const Settings& settings, const World& world) {
   Settings s = settings;
   if (program.quick()) s.rounds = 2;
   expect_cores(s, world);
-  const std::vector<Work> all = works(program.quick(), world.ranks(), s);
+  const std::vector<Work> all = workloads(program.quick(), world.ranks(), s);
   std::optional<Progress> progress;
   if (world.is_first()) progress.emplace(all.size());
   std::map<std::string, Cluster> clusters;  // per length, pass and kind of messages
   const auto cluster_of = [&](const Work& w) {
-    const std::string key =
-        "N=" + std::to_string(w.len) + (w.backward ? " backward" : "") + (w.way == Way::by_heads ? " by heads" : "");
+    const std::string key = "N=" + std::to_string(w.len) + (w.backward ? " backward" : "") +
+                            (w.distribution == Distribution::by_heads ? " by heads" : "");
     if (!clusters.contains(key)) clusters[key] = measured_cluster(w, s, world);
     return clusters[key];
   };
@@ -178,7 +181,7 @@ void run(Program& program, const Settings& settings, const World& world) {
   Table table(2);
   for (const auto& [heading, below] :
        std::initializer_list<std::pair<const char*, const char*>>{{"", "work"},
-                                                                  {"", "way"},
+                                                                  {"", "distribution"},
                                                                   {"", "time"},
                                                                   {"of one process'", "speed"},
                                                                   {"", "predicted"},
@@ -195,7 +198,7 @@ void run(Program& program, const Settings& settings, const World& world) {
                  .mark = "one process with as many threads",
                  .axes = {{.heading = "time (shorter is better)", .unit = "seconds"}}};
   for (const Work& w : all) {
-    if (progress) progress->begin_row(text(w) + way_text(w));
+    if (progress) progress->begin_row(text(w) + distribution_text(w));
     const std::optional<Cluster> cluster = w.window == 0 ? std::optional(cluster_of(w)) : std::nullopt;
     const Row row = measure(w, s, world, progress ? &*progress : nullptr);
     if (!world.is_first()) continue;
@@ -204,12 +207,12 @@ void run(Program& program, const Settings& settings, const World& world) {
     if (cluster)
       predicted = predict({static_cast<double>(w.len), static_cast<double>(s.heads), static_cast<double>(s.kv_heads),
                            static_cast<double>(s.dim), sizeof(float), w.causal, w.backward},
-                          w.way, world.ranks(), *cluster);
-    const std::string way = way_text(w).substr(1);
+                          w.distribution, world.ranks(), *cluster);
+    const std::string distribution = distribution_text(w).substr(1);
     std::string sent = bytes_text(row.bytes_sent);
     if (w.window > 0 && world.ranks() > 1)
       sent += " (" + fixed(row.bytes_sent / bytes_needed(w, s, world.ranks()), 2) + " x needed)";
-    table.row({text(w), way, time_text(time), fixed(row.one.seconds / time, 2) + " x",
+    table.row({text(w), distribution, time_text(time), fixed(row.one.seconds / time, 2) + " x",
                predicted ? time_text(predicted->seconds) + " (" + fixed(predicted->seconds / time, 2) + " x)" : "",
                sent, fixed(100 * row.waited / time, 1) + " %", bytes_text(row.bytes_held)});
     Counters counters{{"of_one_process", row.one.seconds / time},
@@ -217,9 +220,9 @@ void run(Program& program, const Settings& settings, const World& world) {
                       {"bytes_held", row.bytes_held},
                       {"share_waited", row.waited / time}};
     if (predicted) counters.emplace_back("predicted_seconds", predicted->seconds);
-    program.results().add(text(w) + "/" + way, row.ring, counters);
+    program.results().add(text(w) + "/" + distribution, row.ring, counters);
     BarChart::Group group{
-        .name = text(w), .detail = way, .bars = {{0, {{time, time_text(time)}}}}, .mark = row.one.seconds};
+        .name = text(w), .detail = distribution, .bars = {{0, {{time, time_text(time)}}}}, .mark = row.one.seconds};
     if (predicted) group.bars.push_back({1, {{predicted->seconds, time_text(predicted->seconds)}}});
     chart.groups.push_back(group);
   }
@@ -228,14 +231,14 @@ void run(Program& program, const Settings& settings, const World& world) {
   std::cout << world.ranks() << " ranks of " << s.threads << " threads\n";
   for (const auto& [name, c] : clusters) {
     std::cout << name << ": " << fixed(c.flops_per_second / 1e9, 1) << " GFLOP/s per rank, " << time_text(c.latency)
-              << " and " << fixed(c.bandwidth / 1e9, 2) << " GB/s between ranks, " << fixed(c.bandwidth_beside / 1e9, 2)
-              << " GB/s while they compute, " << fixed(1e3 * c.lost * (1 << 20), 2)
-              << " ms of computing lost per MiB sent\n";
+              << " and " << fixed(c.bandwidth / 1e9, 2) << " GB/s between ranks, "
+              << fixed(c.bandwidth_computing / 1e9, 2) << " GB/s while they compute, "
+              << fixed(1e3 * c.lost * (1 << 20), 2) << " ms of computing lost per MiB sent\n";
     for (const auto& [what, value] :
          std::initializer_list<std::pair<const char*, double>>{{"flops_per_second", c.flops_per_second},
                                                                {"latency", c.latency},
                                                                {"bandwidth", c.bandwidth},
-                                                               {"bandwidth_beside", c.bandwidth_beside},
+                                                               {"bandwidth_computing", c.bandwidth_computing},
                                                                {"lost_ms_per_mib", 1e3 * c.lost * (1 << 20)}})
       program.results().about(name + " " + what, std::to_string(value));
   }

@@ -27,7 +27,7 @@ struct Work {
   bool causal = false;
   Index window = 0;  ///< 0: none
   bool backward = false;
-  Way way = Way::zigzag;
+  Distribution distribution = Distribution::zigzag;
 };
 
 struct Settings {
@@ -65,7 +65,7 @@ class World {
 /// their layout, because MPI packs rows that are not contiguous, and on the number of concurrent messages.
 class Parcel {
  public:
-  /// The first `rows` rows of `out` are sent into those of `in`, (batch, heads, rows, dim), once per message.
+  /// Each message sends the first `rows` rows of `out`, (batch, heads, rows, dim), into those of `in`.
   struct Shapes {
     attn::Shape<4> out, in;
     Index rows;
@@ -136,9 +136,8 @@ class Step {
   const decltype(attn::attention(q_, k_, k_)) forward_;
 };
 
-/// Measures the model's parameters: the latency of a short message, the bandwidth of a parcel, the speed of a rank
-/// while the others compute too, and, while ranks compute, the bandwidth of a parcel and the computing time that it
-/// costs.
+/// Measures the model's parameters: the latency of a short message; the bandwidth of a parcel; the speed of a rank
+/// while the others compute too; the bandwidth of a parcel while ranks compute, and the computing time that it costs.
 inline Cluster measured_cluster(const Work& w, const Settings& s, const World& world) {
   const attn::Executor own = s.threads == 1 ? attn::serial() : attn::threads(s.threads);
   const Step step(w, s, world.ranks());
@@ -164,15 +163,15 @@ inline Cluster measured_cluster(const Work& w, const Settings& s, const World& w
   // A ring sends keys and values, half of a rank's rows of all heads, into separate buffers. An exchange of heads sends
   // some heads of queries, keys and values into tensors of whole sequences, each half of a rank's rows separately.
   const Index rows = step.rows, heads = std::max<Index>(1, s.kv_heads / world.ranks());
-  const bool by_heads = w.way == Way::by_heads;
+  const bool by_heads = w.distribution == Distribution::by_heads;
   const Parcel::Shapes of_ring{{1, s.kv_heads, rows, s.dim}, {1, s.kv_heads, rows / 2, s.dim}, rows / 2, 2},
       of_heads{{1, heads, rows, s.dim}, {1, heads, rows * world.ranks(), s.dim}, rows / 2, 6};
   Parcel shortest({{1, 1, 1, s.dim}, {1, 1, 1, s.dim}, 1}, world), parcel(by_heads ? of_heads : of_ring, world);
   cluster.latency = medians_of(30, [&] { return travel(shortest); });
   cluster.bandwidth = parcel.bytes() / medians_of(5, [&] { return travel(parcel); });
   if (by_heads) return cluster;  // nothing is computed meanwhile
-  // The parcel is sent while the step is computed, as in a ring. The time that the rest takes afterwards shows how much
-  // had arrived.
+  // The parcel is sent while the step is computed, as in a ring. The time until the rest has arrived shows how much had
+  // arrived before.
   const attn::Executor polling(std::make_shared<attn::detail::ProgressBackend>(own, [&] { parcel.poll(); }));
   std::vector<double> rest;
   const double beside = medians_of(5, [&] {
@@ -184,8 +183,8 @@ inline Cluster measured_cluster(const Work& w, const Settings& s, const World& w
   rest.erase(rest.begin());
   const double moved = std::max(parcel.bytes() - median(rest) * cluster.bandwidth, 0.01 * parcel.bytes());
   cluster.lost = moved < 0.05 * parcel.bytes() ? 0 : std::max(0.0, beside - time) / moved;
-  // If all of it arrived before the end, it may have travelled at full bandwidth.
-  cluster.bandwidth_beside =
+  // If the whole parcel arrived before the step ended, it may have been sent at full bandwidth.
+  cluster.bandwidth_computing =
       moved < 0.98 * parcel.bytes() ? std::min(moved / beside, cluster.bandwidth) : cluster.bandwidth;
   return cluster;
 }

@@ -24,14 +24,14 @@ using attn::Index;
 struct Settings {
   double gflops = 0, latency_us = 20, gigabytes = 1.25;  // 10 Gbit/s Ethernet
   std::vector<double> lens{1e4, 1e5, 1e7};
-  Text text{.len = 0, .heads = 32, .kv_heads = 8, .dim = 128, .causal = true};
+  SelfAttention attention{.len = 0, .heads = 32, .kv_heads = 8, .dim = 128, .causal = true};
   bool full = false;
   int threads = 1, most_ranks = 1024;
 };
 
 /// Returns the flop/s of attention on `s.threads` threads of this machine.
 double measured_speed(const Settings& s, bool quick) {
-  const Index len = quick ? 256 : 2048, heads = 2 * s.threads, dim = static_cast<Index>(s.text.dim);
+  const Index len = quick ? 256 : 2048, heads = 2 * s.threads, dim = static_cast<Index>(s.attention.dim);
   const auto q = random_tensor({1, heads, len, dim}, 1), k = random_tensor({1, heads, len, dim}, 2);
   const attn::Options options{.executor = attn::threads(s.threads)};
   std::vector<double> times;
@@ -42,12 +42,12 @@ double measured_speed(const Settings& s, bool quick) {
 
 struct Line {
   std::string name;
-  Text text;
-  Way way;
+  SelfAttention attention;
+  Distribution distribution;
   std::vector<std::pair<int, Prediction>> points;
 };
 
-/// All layouts for sequences of one length, backward passes last.
+/// Predictions of all distributions for sequences of one length, backward passes last.
 struct Panel {
   double len;
   std::vector<Line> lines;
@@ -72,15 +72,15 @@ std::string svg_of(const Settings& s, const Cluster& cluster, const std::vector<
   display::Svg svg(kLeft + count * (kWidth + kGap), kTop + kHeight + 60, title);
   svg.text(24, 34, title, {20, "ink", "start", true});
   svg.text(24, 56,
-           std::string(s.text.causal ? "Causal, " : "") + fixed(s.text.heads, 0) + " heads on " +
-               fixed(s.text.kv_heads, 0) + " of " + fixed(s.text.dim, 0) + " features; " +
+           std::string(s.attention.causal ? "Causal, " : "") + fixed(s.attention.heads, 0) + " heads on " +
+               fixed(s.attention.kv_heads, 0) + " of " + fixed(s.attention.dim, 0) + " features; " +
                fixed(cluster.flops_per_second / 1e9, 0) + " GFLOP/s per rank, " + time_text(cluster.latency) + ", " +
                fixed(cluster.bandwidth / 1e9, 2) + " GB/s",
            {12, "faint"});
   double x = 24;
   for (std::size_t i = 0; i < panels.front().lines.size(); ++i) {
     const Line& line = panels.front().lines[i];
-    svg.line(x, 80, x + 28, 80, display::series_class('s', i % 3), 2, line.text.backward ? "6 3" : "");
+    svg.line(x, 80, x + 28, 80, display::series_class('s', i % 3), 2, line.attention.backward ? "6 3" : "");
     svg.marker(x + 14, 80, display::series_class('f', i % 3), i % 3);
     svg.text(x + 36, 84, line.name);
     x += 60 + display::text_width(line.name);
@@ -114,14 +114,17 @@ std::string svg_of(const Settings& s, const Cluster& cluster, const std::vector<
 Panel predicted(const Settings& s, double len, const Cluster& cluster) {
   Panel panel{len, {}};
   for (const bool backward : {false, true})
-    for (const Way way : {Way::contiguous, Way::zigzag, Way::by_heads}) {
+    for (const Distribution distribution : {Distribution::contiguous, Distribution::zigzag, Distribution::by_heads}) {
       Line line{
-          std::string(kWayNames[static_cast<std::size_t>(way)]) + (backward ? ", backward" : ""), s.text, way, {}};
-      line.text.len = len;
-      line.text.backward = backward;
+          std::string(kDistributionNames[static_cast<std::size_t>(distribution)]) + (backward ? ", backward" : ""),
+          s.attention,
+          distribution,
+          {}};
+      line.attention.len = len;
+      line.attention.backward = backward;
       for (int ranks = 1; ranks <= s.most_ranks; ranks *= 2)
-        if (way != Way::by_heads || ranks <= s.text.heads)
-          line.points.emplace_back(ranks, predict(line.text, way, ranks, cluster));
+        if (distribution != Distribution::by_heads || ranks <= s.attention.heads)
+          line.points.emplace_back(ranks, predict(line.attention, distribution, ranks, cluster));
       panel.lines.push_back(line);
     }
   return panel;
@@ -152,13 +155,13 @@ void print(const Panel& panel, Results& results) {
 }
 
 void run(Program& program, Settings s) {
-  s.text.causal = !s.full;
+  s.attention.causal = !s.full;
   const Cluster cluster{s.gflops > 0 ? 1e9 * s.gflops : measured_speed(s, program.quick()), 1e-6 * s.latency_us,
                         1e9 * s.gigabytes};
-  std::cout << s.text.heads << " heads on " << s.text.kv_heads << " of " << s.text.dim << " features"
-            << (s.text.causal ? ", causal" : "") << "; a rank computes " << fixed(cluster.flops_per_second / 1e9, 1)
-            << " GFLOP/s and sends " << fixed(cluster.bandwidth / 1e9, 2) << " GB/s after "
-            << time_text(cluster.latency) << '\n';
+  std::cout << s.attention.heads << " heads on " << s.attention.kv_heads << " of " << s.attention.dim << " features"
+            << (s.attention.causal ? ", causal" : "") << "; a rank computes "
+            << fixed(cluster.flops_per_second / 1e9, 1) << " GFLOP/s and sends " << fixed(cluster.bandwidth / 1e9, 2)
+            << " GB/s after " << time_text(cluster.latency) << '\n';
   std::vector<Panel> panels;
   for (const double len : s.lens) {
     panels.push_back(predicted(s, len, cluster));
@@ -179,10 +182,11 @@ int main(int argc, char** argv) {
   program.number("--latency", s.latency_us, "latency between ranks, microseconds", 0.0, 1e9);
   program.number("--bandwidth", s.gigabytes, "bandwidth into and out of a rank, GB/s", 1e-3, 1e6);
   program.number("--len", s.lens, "tokens; each length gets its own panel", 1.0, 1e12);
-  program.number("--heads", s.text.heads, "query heads", 1.0, 1e6);
-  program.number("--kv-heads", s.text.kv_heads, "key/value heads", 1.0, 1e6);
-  program.number("--dim", s.text.dim, "features per head", 1.0, 1024.0);
-  program.number_among("--bytes", s.text.bytes_of_number, "bytes per element of keys and values: 4 or 2", {2.0, 4.0});
+  program.number("--heads", s.attention.heads, "query heads", 1.0, 1e6);
+  program.number("--kv-heads", s.attention.kv_heads, "key/value heads", 1.0, 1e6);
+  program.number("--dim", s.attention.dim, "features per head", 1.0, 1024.0);
+  program.number_among("--bytes", s.attention.bytes_per_element, "bytes per element of keys and values: 4 or 2",
+                       {2.0, 4.0});
   program.number("--most-ranks", s.most_ranks, "predict powers of two up to this number of ranks", 1, 65536);
   program.flag("--full", s.full, "no causal mask");
   return program.main(argc, argv, [&] { run(program, s); });

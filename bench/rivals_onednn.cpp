@@ -22,7 +22,7 @@ namespace {
 using dnnl::memory;
 using Args = std::unordered_map<int, memory>;
 
-// The executor's workers are the threads, and oneDNN must not start others. The setting is per thread.
+// The executor's workers are the only threads; oneDNN must not start others. The setting is per thread.
 void stay_on_this_thread() { omp_set_num_threads(1); }
 
 const dnnl::engine& cpu() {
@@ -98,7 +98,7 @@ struct Plan {
 
   Plan(const Workload& w, int workers)
       : work(w),
-        causal(w.variant == Variant::causal),
+        causal(w.mod_set == ModSet::causal),
         q_offset(w.kv_len - w.q_len),
         first_query(causal ? std::clamp<Index>(-q_offset, 0, w.q_len) : 0),
         parts((workers + w.batch * w.kv_heads - 1) / (w.batch * w.kv_heads)) {
@@ -263,7 +263,7 @@ std::function<void()> prepare(attn::Tensor<float, 4>& out, const Inputs<float>& 
 }
 
 std::string_view declines(const Workload& work, const attn::Options&) {
-  if (work.variant != Variant::full && work.variant != Variant::causal) return "full and causal only";
+  if (work.mod_set != ModSet::full && work.mod_set != ModSet::causal) return "full and causal only";
   return work.layout == Layout::bhsd && work.v_dim == work.head_dim ? "" : "bhsd with v_dim = head_dim only";
 }
 

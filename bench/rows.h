@@ -18,7 +18,7 @@ enum class Rows { standard, extended, quick };
 ///
 /// quick: small sizes, to check that the program works.
 inline std::vector<Workload> rows_of(Rows which) {
-  using V = Variant;
+  using V = ModSet;
   constexpr Scalar f32 = Scalar::float32, f64 = Scalar::float64;
   //                  scalar  mods  batch heads kv_heads q_len kv_len head_dim [v_dim layout]
   if (which == Rows::quick)

@@ -26,10 +26,10 @@ std::string text(const Sizes& s) {
   return s.heads == 1 ? head : std::to_string(s.heads) + " heads, " + head;
 }
 
-/// Variants at some sizes, called in turn. The others are compared with the first.
+/// Variants at some sizes, timed in turn. All are compared with the first.
 struct Comparison {
   std::string name;
-  std::vector<std::string> ways;
+  std::vector<std::string> variants;
   std::vector<Sizes> sizes;
   std::function<std::vector<std::function<void()>>(const Sizes&)> calls_of;
   bool reads_once = false;  ///< whether all variants read keys and values once, so that rates can be compared
@@ -39,23 +39,23 @@ struct Comparison {
 double kv_bytes(const Sizes& s) { return static_cast<double>(2 * s.heads * s.kv_len * s.dim) * sizeof(float); }
 
 /// Returns the index of a variant in the legend, and adds it if its name is new.
-std::size_t series_of(const std::string& way, BarChart& chart) {
-  const auto known = std::find(chart.series.begin(), chart.series.end(), way);
+std::size_t series_of(const std::string& variant, BarChart& chart) {
+  const auto known = std::find(chart.series.begin(), chart.series.end(), variant);
   const auto number = static_cast<std::size_t>(known - chart.series.begin());
-  if (known == chart.series.end()) chart.series.push_back(way);
+  if (known == chart.series.end()) chart.series.push_back(variant);
   return number;
 }
 
 /// Measures a comparison, prints its table and adds its bars to the chart.
 void measure(const Comparison& comparison, const Budget& budget, Progress& progress, Results& results,
              BarChart& chart) {
-  const auto& ways = comparison.ways;
+  const auto& variants = comparison.variants;
   Table table(1);
   table.column("queries x keys x features", "");
-  for (const std::string& way : ways) {
-    table.column(way, "time");
-    if (way != ways.front()) table.column(way, "ratio");
-    if (comparison.reads_once) table.column(way, "GB/s");
+  for (const std::string& variant : variants) {
+    table.column(variant, "time");
+    if (variant != variants.front()) table.column(variant, "ratio");
+    if (comparison.reads_once) table.column(variant, "GB/s");
   }
   for (const Sizes& s : comparison.sizes) {
     progress.begin_row(text(s));
@@ -67,17 +67,17 @@ void measure(const Comparison& comparison, const Budget& budget, Progress& progr
       const double ratio = times[i].seconds / times[0].seconds;
       row.push_back(time_text(times[i].seconds));
       if (i > 0) row.push_back(fixed(ratio, 2));
-      group.bars.push_back({series_of(ways[i], chart), {{1 / ratio, time_text(times[i].seconds)}}});
-      Counters counters{{"of_first_ways_time", ratio}};
+      group.bars.push_back({series_of(variants[i], chart), {{1 / ratio, time_text(times[i].seconds)}}});
+      Counters counters{{"of_first_variants_time", ratio}};
       if (comparison.reads_once) {
         const double rate = kv_bytes(s) / times[i].seconds;
         row.push_back(fixed(rate / 1e9, 0));
         counters.emplace_back("bytes_per_second", rate);
       }
-      results.add(comparison.name + "/" + text(s) + "/" + ways[i], times[i], counters);
+      results.add(comparison.name + "/" + text(s) + "/" + variants[i], times[i], counters);
     }
     table.row(row);
-    if (&s == &comparison.sizes.front()) group.heading = comparison.name + ": " + ways[0] + " = 1";
+    if (&s == &comparison.sizes.front()) group.heading = comparison.name + ": " + variants[0] + " = 1";
     chart.groups.push_back(std::move(group));
   }
   progress.clear();
@@ -107,8 +107,9 @@ int main(int argc, char** argv) {
                               {8, 1000, 128}},
                              [](const Sizes& s) {
                                using Call = SmallCall<RowMajor>;
-                               return same_ways(std::make_shared<Call>(s), {&Call::by_hand, &Call::allocating,
-                                                                            &Call::into, &Call::into_with_workspace});
+                               return equal_variants(
+                                   std::make_shared<Call>(s),
+                                   {&Call::by_hand, &Call::allocating, &Call::into, &Call::into_with_workspace});
                              }};
     const Comparison one_token{
         "One token",
@@ -123,7 +124,7 @@ int main(int argc, char** argv) {
          {1, 4000, 64}},
         [](const Sizes& s) {
           const auto call = std::make_shared<OneToken>(s);
-          auto calls = same_ways(call, {&OneToken::by_hand, &OneToken::into, &OneToken::over_cache});
+          auto calls = equal_variants(call, {&OneToken::by_hand, &OneToken::into, &OneToken::over_cache});
           calls.push_back([call] { call->read(); });
           return calls;
         },

@@ -104,20 +104,20 @@ struct OneToken {
   attn::Options options;
 };
 
-/// Returns calls of some members of a Call, after checking once that each computes the same as the first.
+/// Returns calls of the given members of a Call, after checking that each computes the same as the first.
 template <class Call>
-std::vector<std::function<void()>> same_ways(const std::shared_ptr<Call>& call,
-                                             std::initializer_list<void (Call::*)()> ways) {
+std::vector<std::function<void()>> equal_variants(const std::shared_ptr<Call>& call,
+                                                  std::initializer_list<void (Call::*)()> variants) {
   std::vector<std::function<void()>> calls;
   Eigen::ArrayXf expected;
-  for (const auto way : ways) {
+  for (const auto variant : variants) {
     call->result().setConstant(std::numeric_limits<float>::quiet_NaN());
-    calls.push_back([call, way] { (*call.*way)(); });
+    calls.push_back([call, variant] { (*call.*variant)(); });
     calls.back()();
     if (calls.size() == 1) expected = call->result();
     const Eigen::ArrayXf differences = (call->result() - expected).abs();
     if (!(differences <= 1e-4f).all())  // false for NaN too
-      throw std::runtime_error("way " + std::to_string(calls.size()) + " differs from the first by " +
+      throw std::runtime_error("variant " + std::to_string(calls.size()) + " differs from the first by " +
                                std::to_string(differences.maxCoeff()));
   }
   return calls;

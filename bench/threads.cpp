@@ -167,7 +167,7 @@ void measure(Program& program, const Settings& settings, const std::vector<Work>
   table.column("1 thread", "minimum");
   for (const int n : counts)
     if (n > 1) table.column("speed-up: by minimum, by median", std::to_string(n));
-  table.column("Eigen by hand, OpenMP", "of our time");
+  table.column("Eigen by hand, OpenMP", "relative to attn");
   BarChart chart{.title = "Attention on several threads",
                  .notes = {"Float; speed relative to one thread, from the minimum times of consecutive calls"},
                  .series = {},

@@ -12,7 +12,6 @@
 #include <attn/attn.h>
 
 #include "adamw.h"
-#include "beside_peak.h"
 #include "cross_entropy.h"
 #include "gpt.h"
 #include "program.h"
@@ -22,6 +21,7 @@
 #include "thread_model.h"
 #include "threads.h"
 #include "timing.h"
+#include "timing_with_peak.h"
 
 namespace {
 
@@ -173,7 +173,7 @@ int main(int argc, char** argv) {
     nn::set_threads(threads);
     const Sizes s;
     Step step(s);
-    // Each layer has its own tensors, so that they are no more likely to be in the caches here than in the whole step.
+    // Each layer has its own tensors, so that they are in the caches no more often than in the whole step.
     std::vector<Products> products;
     std::vector<Attention> attentions;
     for (Index layer = 0; layer < s.layers; ++layer) {

@@ -18,7 +18,7 @@ using attn::Index;
 enum class Scalar { float32, float64 };
 
 /// Mods of a workload. A new one needs a line here, in name(), with_mods() and kept_pairs().
-enum class Variant { full, causal, causal_softcap_alibi, causal_window };
+enum class ModSet { full, causal, causal_softcap_alibi, causal_window };
 
 /// Memory layout of query, key and value. The output is always (batch, heads, len, dim).
 enum class Layout {
@@ -31,15 +31,15 @@ constexpr Index kWindow = 256;  ///< keys before the query that causal_window ke
 
 constexpr std::string_view name(Scalar s) { return s == Scalar::float32 ? "float" : "double"; }
 
-constexpr std::string_view name(Variant v) {
+constexpr std::string_view name(ModSet v) {
   switch (v) {
-    case Variant::causal:
+    case ModSet::causal:
       return "causal";
-    case Variant::causal_softcap_alibi:
+    case ModSet::causal_softcap_alibi:
       return "causal, softcap, ALiBi";
-    case Variant::causal_window:
+    case ModSet::causal_window:
       return "causal, window of 256";
-    case Variant::full:
+    case ModSet::full:
       break;
   }
   return "full";
@@ -52,7 +52,7 @@ constexpr std::string_view name(Layout layout) {
 /// One row of a comparison: `heads` query heads that share `kv_heads` key and value heads.
 struct Workload {
   Scalar scalar = Scalar::float32;
-  Variant variant = Variant::full;
+  ModSet mod_set = ModSet::full;
   Index batch = 1;
   Index heads = 8;
   Index kv_heads = 8;
@@ -79,20 +79,20 @@ inline std::string sizes(const Workload& w) {
 
 /// Returns the whole row as one line: sizes, scalar, mods.
 inline std::string label(const Workload& w) {
-  return sizes(w).append(" ").append(name(w.scalar)).append(" ").append(name(w.variant));
+  return sizes(w).append(" ").append(name(w.scalar)).append(" ").append(name(w.mod_set));
 }
 
 /// Calls `f` with the row's mods. Plain attention gets an empty Mods<>, not a mod that keeps everything.
 template <class F>
 decltype(auto) with_mods(const Workload& w, F&& f) {
-  switch (w.variant) {
-    case Variant::causal:
+  switch (w.mod_set) {
+    case ModSet::causal:
       return f(attn::causal());
-    case Variant::causal_softcap_alibi:
+    case ModSet::causal_softcap_alibi:
       return f(attn::causal() | attn::softcap(50) | attn::alibi(attn::alibi_slopes(w.heads)));
-    case Variant::causal_window:
+    case ModSet::causal_window:
       return f(attn::sliding_window(kWindow));
-    case Variant::full:
+    case ModSet::full:
       break;
   }
   return f(attn::Mods<>{});
@@ -102,13 +102,13 @@ decltype(auto) with_mods(const Workload& w, F&& f) {
 /// usual; the extra half of the diagonal is not counted.
 inline double kept_pairs(const Workload& w) {
   const double n = static_cast<double>(w.q_len), m = static_cast<double>(w.kv_len);
-  switch (w.variant) {
-    case Variant::full:
+  switch (w.mod_set) {
+    case ModSet::full:
       break;
-    case Variant::causal:
-    case Variant::causal_softcap_alibi:
+    case ModSet::causal:
+    case ModSet::causal_softcap_alibi:
       return n <= m ? n * m - n * n / 2 : m * m / 2;
-    case Variant::causal_window: {
+    case ModSet::causal_window: {
       double pairs = 0;
       for (Index i = 0; i < w.q_len; ++i) {
         const Index q = w.kv_len - w.q_len + i;

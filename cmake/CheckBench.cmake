@@ -1,7 +1,8 @@
 # cmake -D PROGRAM=<benchmark> -D FILES=<path without suffix> -P CheckBench.cmake -- <argument>...
 #
-# Runs a benchmark, which must succeed and write FILES.svg, a picture without NaN or infinity for light and dark
-# screens, and FILES.json, in Google Benchmark's format with all entries that its tools/compare.py reads.
+# Runs a benchmark. Fails unless it succeeds and writes two files: FILES.svg, a picture for light and dark screens
+# without NaN or infinity, and FILES.json, in Google Benchmark's format with all entries that its tools/compare.py
+# reads.
 cmake_minimum_required(VERSION 3.22)
 
 include(${CMAKE_CURRENT_LIST_DIR}/Arguments.cmake)

@@ -6,12 +6,13 @@
 # other error text of ours may follow: one mistake, one remedy.
 #
 # The mistake may be in the flags instead: `// with: …` adds one, in which {here} is the file's folder, and `// without:
-# -isystem` removes that flag and its value. Such a file contains only the header, which other files compile.
+# -isystem` removes that flag and its value. Such a file only includes the header. It is not compiled without its
+# mistake, because other files are.
 #
-# ONLY_MISTAKE: does not check that the file compiles as it is; CheckCompileTogether.cmake does.
-# HEADER: included first, to save time; precompiled with the same flags, so not used by a file that changes flags.
-# LIBRARY: the file is a program, which must link with the library and must not without it; the linker's first line
-# counts.
+# ONLY_MISTAKE: skips the check that the file compiles as it is, which CheckCompileTogether.cmake does.
+# HEADER: included first, to save time. It was precompiled with FLAGS, so files that change the flags do not use it.
+# LIBRARY: the file is a program, which must link with the library and must not without it; the expectations refer to
+# the linker's first error.
 cmake_minimum_required(VERSION 3.22)
 
 file(STRINGS ${SOURCE} expectations REGEX "^// expect: ")

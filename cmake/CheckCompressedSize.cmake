@@ -1,6 +1,6 @@
 # cmake -D FILE=<file> -D MOST=<bytes> -P CheckCompressedSize.cmake
 #
-# Fails if the file is larger than that when compressed with gzip, as a server sends it.
+# Fails if the file exceeds MOST bytes when compressed with gzip, as a server sends it.
 get_filename_component(name "${FILE}" NAME)
 get_filename_component(folder "${FILE}" DIRECTORY)
 execute_process(COMMAND ${CMAKE_COMMAND} -E tar czf ${name}.tar.gz ${name} WORKING_DIRECTORY ${folder} RESULT_VARIABLE code)

@@ -1,16 +1,16 @@
 # cmake -D ROOT=<the project> -P CheckErrors.cmake
 #
-# Checks that the page of errors agrees with the tests. Fails unless each row of include/attn/errors.md ends with a link
-# to an existing test, and its message is that of the test: all lines `// expect: …` of a file in compile_fail/, or, if
-# it is set as code, a string of the named case in tests/core/mistakes_test.cpp. Each of those cases must have a row.
-# Lists all faults.
+# Checks that the errors page agrees with the tests. Fails unless each row of include/attn/errors.md ends with a link to
+# an existing test, and its message is that of the test: all lines `// expect: …` of a file in compile_fail/, or, if it
+# is set as code, a string of the named case in tests/core/mistakes_test.cpp. Each of those cases must have a row. Lists
+# all faults.
 cmake_minimum_required(VERSION 3.22)
 
 set(page ${ROOT}/include/attn/errors.md)
 set(folder ${ROOT}/tests/sources/compile_fail)
 set(cases ${ROOT}/tests/core/mistakes_test.cpp)
 
-# Reads a file as text that CMake's lists do not split.
+# Reads a file, escaped so that CMake's lists do not split it.
 function(read_text file result)
   file(READ ${file} text)
   string(REPLACE "\\|" "<bar>" text "${text}")

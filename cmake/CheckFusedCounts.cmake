@@ -1,9 +1,10 @@
 # cmake -D A=<program> -D B=<program> [-D OBJDUMP=<path>] -P CheckFusedCounts.cmake
 #
 # Fails unless every function of attn::detail that both programs have contains the same number of fused multiply-adds in
-# both. One is compiled with -ffp-contract=off, the other with =fast: a function with more of them in the second leaves a
-# product and a sum to the compiler. Unlike comparing results, this sees instruction sets that the processor lacks. Loops
-# over mods are left out: they inline the caller's lambdas, which the compiler may fuse as it likes.
+# both. One is compiled with -ffp-contract=off, the other with =fast: a function with more of them in the second has a
+# product and a sum that the compiler may fuse or not. Unlike a comparison of results, this also covers instruction sets
+# that the processor lacks. Loops over mods are skipped, because they inline the caller's lambdas, in which the compiler
+# may fuse as it likes.
 if(NOT OBJDUMP)
   set(OBJDUMP objdump)
 endif()

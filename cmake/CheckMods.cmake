@@ -6,7 +6,7 @@
 # random calls take their mods,
 # - on the page of mods: a mask with a picture, a score mod with a row,
 # - among the pictures of the site (tests/support/mod_pictures.h): a mask as its pairs, others as weights;
-# and unless the README links to that page and does not list mods itself. Lists all faults.
+# and unless the README links to that page and lists no mods itself. Lists all faults.
 cmake_minimum_required(VERSION 3.22)
 
 set(mods ${ROOT}/include/attn/mods)

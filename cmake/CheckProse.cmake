@@ -4,7 +4,8 @@
 # it was frequent, readers had to read it twice, and no correct sentence needs it. Lists every occurrence.
 cmake_minimum_required(VERSION 3.22)
 
-# phrase(<regular expression> <what to write>): within one line, in lower case.
+# phrase(<regular expression> <what to write>): rejects matches within one line of the text, which is converted to lower
+# case.
 set(phrases "")
 set(remedies "")
 macro(phrase regex remedy)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test-in-debian.sh <release> <compiler> <folder>
 #
-# Installs another release of Debian in the folder, and in it builds and runs a sample of the tests (preset `sample`)
-# with one of its compilers, such as g++-14, and with its Eigen. Needs root and debootstrap. Exits with 77 if the
+# Installs another release of Debian in the folder, then builds and runs a sample of the tests (preset `sample`) in it,
+# with one of that release's compilers, such as g++-14, and its Eigen. Needs root and debootstrap. Exits with 77 if the
 # release or its packages cannot be installed.
 set -euo pipefail
 release=$1 compiler=$2 root=$(realpath -m "$3")
@@ -13,8 +13,8 @@ mirror=$(grep -hoE '^(URIs:|deb) .*' /etc/apt/sources.list /etc/apt/sources.list
   grep -oE '[a-z]+://[^ ]+' | head -n 1 || true)
 rm -rf --one-file-system "$root"
 mkdir -p "$root"
-# Without mounts, which a container may forbid. The index of a mirror that is updated rarely may have expired; its
-# signature is checked all the same.
+# Nothing is mounted, because a container may forbid it. The index of a rarely updated mirror may have expired, so its
+# date is not checked; its signature is.
 inside() { chroot "$root" env DEBIAN_FRONTEND=noninteractive CI="${CI:-}" ATTN_TEST_SEED="${ATTN_TEST_SEED:-}" "$@"; }
 if ! { debootstrap --variant=minbase --include=ca-certificates "$release" "$root" ${mirror:+"$mirror"} &&
   inside apt-get -qq -o Acquire::Check-Valid-Until=false update &&

@@ -83,7 +83,7 @@ local function masks(block)
   local all = {}
   for expression in (head .. "  "):gmatch("(.-)%s%s+") do
     if not is_there(site.pictures .. "/" .. slug(expression) .. ".svg") then
-      if page:find("mods/") then fail("nothing drew %s: add it to tests/support/mod_pictures.h", expression) end
+      if page:find("mods/") then fail("%s is not drawn: add it to tests/support/mod_pictures.h", expression) end
       return nil
     end
     all[#all + 1] = figure(slug(expression), code(expression), "the pairs that " .. expression .. " keeps", "mask")

@@ -139,7 +139,7 @@ int run_program(
   for (auto& argument : arguments) argv.push_back(argument.data());
   return program.main(static_cast<int>(argv.size()), argv.data(), [&] {
     also();
-    program.results().add("work/way", {.seconds = 1, .cpu_seconds = 1, .calls = 1});
+    program.results().add("work/variant", {.seconds = 1, .cpu_seconds = 1, .calls = 1});
     program.draw(BarChart{.title = "Some bench",
                           .notes = {},
                           .series = {},

@@ -169,11 +169,11 @@ BarChart crowded() {
                           .bars = {},
                           .mark = 8,
                           .heading = g == 3 ? "A separate part" : ""};
-    for (std::size_t way = 0; way < (g == 5 ? 1 : chart.series.size()); ++way) {
-      const auto w = static_cast<double>(way);
-      group.bars.push_back({way,
-                            {{way == 4 ? BarChart::kNone : 1 + w,
-                              way == 4 ? "not run: its scores do not fit" : "56.5 ms, 12.34 × as fast as"},
+    for (std::size_t series = 0; series < (g == 5 ? 1 : chart.series.size()); ++series) {
+      const auto w = static_cast<double>(series);
+      group.bars.push_back({series,
+                            {{series == 4 ? BarChart::kNone : 1 + w,
+                              series == 4 ? "not run: its scores do not fit" : "56.5 ms, 12.34 × as fast as"},
                              {std::pow(10, -2 * w), "1e-5"},
                              {std::exp2(3 * w + g), "12.5 MiB"}}});
     }

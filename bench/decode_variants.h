@@ -43,8 +43,8 @@ inline Work decode(Index batch, Index heads, Index kv_heads, Index dim, Index le
 }
 
 /// Queries, keys and values of a workload, its sequences packed back to back.
-struct Numbers {
-  explicit Numbers(const Work& w)
+struct Inputs {
+  explicit Inputs(const Work& w)
       : q(random_tensor({1, w.heads, w.queries(), w.dim}, 1)),
         k(random_tensor({1, w.kv_heads, w.tokens(), w.dim}, 2)),
         v(random_tensor({1, w.kv_heads, w.tokens(), w.dim}, 3)) {}
@@ -52,17 +52,17 @@ struct Numbers {
 };
 
 /// One variant of a workload.
-struct Way {
+struct Variant {
   std::string name;
   std::function<void()> call;
   const attn::Tensor<float, 4>* out;  ///< null if there is no result to compare
   Memory memory;                      ///< all that must be read
 };
 
-/// A variant over a KvCache of T. Must outlive its Way.
+/// A KvCache of T, and the variant that uses it. Must outlive that Variant.
 template <class T>
 struct Contiguous {
-  Contiguous(const Work& w, const Numbers& n, const attn::Options& o)
+  Contiguous(const Work& w, const Inputs& n, const attn::Options& o)
       : cache({.batch = static_cast<Index>(w.lengths.size()),
                .kv_heads = w.kv_heads,
                .capacity = *std::max_element(w.lengths.begin(), w.lengths.end()),
@@ -73,7 +73,7 @@ struct Contiguous {
         out({1, w.heads, w.queries(), w.dim}) {
     cache.append(n.k, n.v, w.lengths);
   }
-  Way way(const std::string& name) {
+  Variant variant(const std::string& name) {
     std::vector<Bytes> read;
     for (Index s = 0; s < cache.config().batch; ++s)
       for (const auto& view : {cache.keys(s), cache.values(s)})
@@ -93,9 +93,9 @@ struct Contiguous {
   attn::Tensor<float, 4> out;
 };
 
-/// A variant over pages. Must outlive its Way.
+/// A PagedKvCache, and the variant that uses it. Must outlive that Variant.
 struct Paged {
-  Paged(const Work& w, const Numbers& n, Index page_size, const attn::Options& o)
+  Paged(const Work& w, const Inputs& n, Index page_size, const attn::Options& o)
       : cache({.pages = pages_for(w, page_size), .page_size = page_size, .kv_heads = w.kv_heads, .head_dim = w.dim}),
         q(n.q),
         lens(w.q_lens),
@@ -120,7 +120,7 @@ struct Paged {
       }
     }
   }
-  Way way(const std::string& name) {
+  Variant variant(const std::string& name) {
     std::vector<Bytes> read;
     for (Index id : ids)
       for (Index h = 0; h < cache.config().kv_heads; ++h)
@@ -150,11 +150,11 @@ struct Paged {
   attn::Tensor<float, 4> out;
 };
 
-/// A variant over tensors stored as (batch, len, heads, dim), for workloads with one sequence.
+/// Tensors stored as (batch, len, heads, dim), for workloads with one sequence.
 struct ByToken {
-  ByToken(const Work& w, const Numbers& n, const attn::Options& o)
+  ByToken(const Work& w, const Inputs& n, const attn::Options& o)
       : k(by_token(n.k)), v(by_token(n.v)), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
-  Way way(const std::string& name) {
+  Variant variant(const std::string& name) {
     return {name, [this] { attn::attention_into(out, q, heads_of(k), heads_of(v), attn::Mods<>(), options); }, &out,
             Memory({bytes_of(k.data(), k.size()), bytes_of(v.data(), v.size())})};
   }
@@ -175,9 +175,9 @@ struct ByToken {
 
 /// Eigen products over the same cache, for workloads with one sequence and one query.
 struct Naive {
-  Naive(const Work& w, const attn::KvCache<float>& c, const Numbers& n, const attn::Options& o)
+  Naive(const Work& w, const attn::KvCache<float>& c, const Inputs& n, const attn::Options& o)
       : cache(c), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
-  Way way() {
+  Variant variant() {
     return {"naive",
             [this] { attn::naive_attention_into(out, q, cache.keys(0), cache.values(0), attn::Mods<>(), options); },
             &out, Memory()};
@@ -190,9 +190,9 @@ struct Naive {
 
 /// One call per sequence.
 struct OneByOne {
-  OneByOne(const Work& w, const attn::KvCache<float>& c, const Numbers& n, const attn::Options& o)
+  OneByOne(const Work& w, const attn::KvCache<float>& c, const Inputs& n, const attn::Options& o)
       : cache(c), q(n.q), lens(w.q_lens), options(o), out({1, w.heads, w.queries(), w.dim}) {}
-  Way way() {
+  Variant variant() {
     return {"a call for each sequence",
             [this] {
               Index first = 0;

@@ -1,4 +1,4 @@
-// Interleaved timing, with the FMA peak measured in between.
+// Interleaved timing, with the FMA peak measured before each round.
 #pragma once
 
 #include <functional>
