@@ -103,7 +103,7 @@ std::string svg_of(const Settings& s, const Cluster& cluster, const std::vector<
       for (std::size_t n = 0; n + 1 < points.size(); ++n)
         svg.line(at_x(points[n].first), at_y(points[n].second.efficiency), at_x(points[n + 1].first),
                  at_y(points[n + 1].second.efficiency), display::series_class('s', i % 3), 2,
-                 panels[p].lines[i].text.backward ? "6 3" : "");
+                 panels[p].lines[i].attention.backward ? "6 3" : "");
       for (const auto& [ranks, prediction] : points)
         svg.marker(at_x(ranks), at_y(prediction.efficiency), display::series_class('f', i % 3), i % 3);
     }

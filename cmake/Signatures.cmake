@@ -1,6 +1,6 @@
 # cmake -D ROOT=<the project> [-D WRITE=ON] -P Signatures.cmake
 #
-# Generates the page of signatures, include/attn/signatures.md, from the declarations in the headers, by the topics of
+# Generates the signatures page, include/attn/signatures.md, from the declarations in the headers, by the topics of
 # cmake/site/topics.txt. Fails if the page differs, naming the first different line; with WRITE, writes the page.
 cmake_minimum_required(VERSION 3.22)
 find_program(awk awk REQUIRED)

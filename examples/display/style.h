@@ -9,8 +9,8 @@
 namespace display {
 
 /// The colours of one theme. Text has a contrast of at least 4.5 against the paper, and shapes of at least 3 (WCAG
-/// 2.1). The series' colours differ by 25 or more in CIE Lab, for readers with any of the three kinds of colour
-/// blindness too. The test of charts computes both.
+/// 2.1). The series' colours differ by 25 or more in CIE Lab, also as seen with any of the three kinds of colour
+/// blindness. chart_test.cpp checks both.
 struct Theme {
   std::string_view paper, ink, faint, grid, mark;
   std::array<std::string_view, 6> series;

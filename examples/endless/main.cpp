@@ -38,13 +38,12 @@ void write(std::string_view text) {
   if (!(std::cout << text << std::flush)) throw std::runtime_error("standard output cannot be written");
 }
 
-/// Writes stories one after the other. The model sees the sinks and the window, as StreamingLLM does (Xiao et al.
-/// 2024).
+/// Writes one story after another. The model sees the sinks and the window, as StreamingLLM does (Xiao et al. 2024).
 void run(const Request& request) {
   const Transformer network{Checkpoint(BinaryFile(std::filesystem::path(request.model)))};
   const Config& config = network.config();
   const Tokenizer tokenizer(BinaryFile(std::filesystem::path(request.tokenizer)), config.vocab_size);
-  const Index held = request.sinks + request.window + kPageSize;  // just before the oldest page leaves
+  const Index held = request.sinks + request.window + kPageSize;  // just before the oldest page is dropped
   if (held > config.seq_len)
     throw FileError(request.model, "--sinks, --window and a page are " + std::to_string(held) +
                                        " tokens, more than the network's seq_len of " + std::to_string(config.seq_len));
@@ -85,10 +84,10 @@ void add_options(CLI::App& app, Request& request) {
   app.add_option("-n,--tokens", request.tokens, "Tokens to write")
       ->check(whole_number(1, kMost))
       ->option_text("NUMBER [2000]");
-  app.add_option("--window", request.window, "How many of the last tokens the model sees at least")
+  app.add_option("--window", request.window, "Minimum number of recent tokens that the model sees")
       ->check(whole_number(1, kMost))
       ->option_text("NUMBER [200]");
-  app.add_option("--sinks", request.sinks, "How many of the first tokens it sees")
+  app.add_option("--sinks", request.sinks, "Number of first tokens that it always sees")
       ->check(whole_number(0, kMost))
       ->option_text("NUMBER [4]");
   app.add_option("-t,--temperature", request.sampler.temperature, "Sampling temperature: 0 takes the likeliest token")

@@ -29,12 +29,12 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// Random queries, keys and values, in place of those that a model computes from its tokens. Each element is a function
-/// of the seed and of its position, so that any rank can draw any row, and no rank ever holds them all.
-class Text {
+/// of the seed and its indices, so that any rank can draw any row, and no rank needs to store all of them.
+class RandomSequence {
  public:
   enum Kind { query, key, value };
 
-  explicit Text(const Request& request) : request_(request) {}
+  explicit RandomSequence(const Request& request) : request_(request) {}
 
   Index heads(Kind kind) const { return kind == query ? request_.heads : request_.kv_heads; }
 
@@ -108,7 +108,7 @@ std::vector<Index> sampled_tokens(const Request& request) {
   return tokens;
 }
 
-/// Returns the rows of the sampled tokens, on rank 0. One rank has each row; the others add zeros.
+/// Returns the rows of the sampled tokens, on rank 0. Each row is on one rank; the others add zeros.
 Tensor rows_of_samples(const Ring& ring, const Request& request, const Tensor& out) {
   const std::vector<Index> tokens = sampled_tokens(request);
   Tensor own({static_cast<Index>(tokens.size()), request.heads, 1, request.dim}), all(own.shape());
@@ -140,16 +140,17 @@ void require_small(double difference) {
 }
 
 /// Compares sampled rows with results that rank 0 computes alone, from keys that it draws itself.
-void check_prefill(const Ring& ring, const Request& request, const Text& text, const Tensor& out) {
+void check_prefill(const Ring& ring, const Request& request, const RandomSequence& sequence, const Tensor& out) {
   const Tensor rows = rows_of_samples(ring, request, out);
   double largest = 0;
   if (ring.rank() == 0) {
     const std::vector<Index> tokens = sampled_tokens(request);
-    const Tensor k = text.draw_from(Text::key, 0, request.tokens), v = text.draw_from(Text::value, 0, request.tokens);
+    const Tensor k = sequence.draw_from(RandomSequence::key, 0, request.tokens),
+                 v = sequence.draw_from(RandomSequence::value, 0, request.tokens);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       attn::Options options = options_of(request);
       options.q_offset = tokens[i];
-      const Tensor q = text.draw_from(Text::query, tokens[i], 1);
+      const Tensor q = sequence.draw_from(RandomSequence::query, tokens[i], 1);
       const Tensor one =
           with_mask(request, [&](const auto& mods) { return attn::attention(q, k, v, mods, options).out; });
       const auto index = static_cast<Index>(i);
@@ -164,20 +165,21 @@ void check_prefill(const Ring& ring, const Request& request, const Text& text, c
 /// Generates tokens over keys that stay on their ranks. The keys are striped, whatever the layout of the prefill,
 /// because the sequence grows: token t goes to rank t mod P. A program whose keys are in another layout would move them
 /// once.
-void decode(const Request& request, const Text& text, const ranks::World& world) {
+void decode(const Request& request, const RandomSequence& sequence, const ranks::World& world) {
   Ring ring(MPI_COMM_WORLD, Layout::striped);
   const Index end = request.tokens + request.decode;
   const auto token = [&](Index row) { return ring.token(end, row); };
-  const Tensor k = text.draw(Text::key, ring.rows(end), token), v = text.draw(Text::value, ring.rows(end), token);
+  const Tensor k = sequence.draw(RandomSequence::key, ring.rows(end), token),
+               v = sequence.draw(RandomSequence::value, ring.rows(end), token);
   Tensor all_k, all_v;
   if (world.is_first() && request.check > 0) {
-    all_k = text.draw_from(Text::key, 0, end);
-    all_v = text.draw_from(Text::value, 0, end);
+    all_k = sequence.draw_from(RandomSequence::key, 0, end);
+    all_v = sequence.draw_from(RandomSequence::value, 0, end);
   }
   const attn::Options options = options_of(request);
   double seconds = 0, largest = 0;
   for (Index len = request.tokens + 1; len <= end; ++len) {
-    const Tensor q = text.draw_from(Text::query, len - 1, 1);
+    const Tensor q = sequence.draw_from(RandomSequence::query, len - 1, 1);
     const Index own = ring.rows(len);
     with_mask(request, [&](const auto& mods) {
       MPI_Barrier(MPI_COMM_WORLD);
@@ -199,12 +201,13 @@ void decode(const Request& request, const Text& text, const ranks::World& world)
   require_small(largest);
 }
 
-void prefill(const Request& request, const Text& text, const ranks::World& world) {
+void prefill(const Request& request, const RandomSequence& sequence, const ranks::World& world) {
   Ring ring(MPI_COMM_WORLD, request.layout);
   const Index rows = ring.rows(request.tokens);
   const auto token = [&](Index row) { return ring.token(request.tokens, row); };
-  const Tensor q = text.draw(Text::query, rows, token), k = text.draw(Text::key, rows, token),
-               v = text.draw(Text::value, rows, token);
+  const Tensor q = sequence.draw(RandomSequence::query, rows, token),
+               k = sequence.draw(RandomSequence::key, rows, token),
+               v = sequence.draw(RandomSequence::value, rows, token);
   MPI_Barrier(MPI_COMM_WORLD);
   const auto start = Clock::now();
   const Tensor out = with_mask(request, [&](const auto& mods) {
@@ -214,7 +217,7 @@ void prefill(const Request& request, const Text& text, const ranks::World& world
   const double seconds = seconds_since(start);
   const auto own_bytes = static_cast<double>(q.size() + k.size() + v.size() + out.size()) * sizeof(float);
   print_table(request, world, rows, seconds, ring.traffic(), own_bytes);
-  if (request.check > 0) check_prefill(ring, request, text, out);
+  if (request.check > 0) check_prefill(ring, request, sequence, out);
 }
 
 }  // namespace
@@ -225,9 +228,9 @@ int main(int argc, char** argv) {
     std::ostream nowhere(nullptr);
     const std::optional<Request> request = parse(argc, argv, world.is_first() ? std::cout : nowhere);
     if (!request) return EXIT_SUCCESS;
-    const Text text(*request);
-    prefill(*request, text, world);
-    if (request->decode > 0) decode(*request, text, world);
+    const RandomSequence sequence(*request);
+    prefill(*request, sequence, world);
+    if (request->decode > 0) decode(*request, sequence, world);
     return EXIT_SUCCESS;
   });
 }

@@ -8,7 +8,7 @@ namespace nn {
 enum class ActivationKind {
   relu,
   gelu,    ///< tanh approximation, PyTorch's GELU(approximate="tanh") (Hendrycks & Gimpel 2016)
-  swiglu,  ///< silu(a) * b, a and b being the two halves of the features (Shazeer 2020)
+  swiglu,  ///< silu(a) * b, where a and b are the two halves of the features (Shazeer 2020)
 };
 
 /// Number of input features that give `features` outputs.

@@ -12,8 +12,8 @@ namespace nn {
 inline constexpr double kGptDeviation = 0.02;
 
 /// Draws the parameters of a stack of layers as GPT-2 does: normal weights, biases 0. Two parts of each layer add to
-/// the states, whose variance would grow with the number of layers, so the last weights of these parts are smaller.
-/// Norms stay unchanged.
+/// the states, whose variance would grow with the number of layers. The output weights of these parts are therefore
+/// smaller. Norms stay unchanged.
 template <class T, class Stack>
 void draw_as_gpt2(Stack& stack, Index layers, Random& random) {
   const double added = kGptDeviation / std::sqrt(2 * static_cast<double>(layers));

@@ -13,7 +13,7 @@ struct FileError : std::runtime_error {
 };
 
 /// A file that is written under the name of its target with ".part" appended, and then replaces the target. If an error
-/// or the end of the program comes first, the target stays as it was. If the target is a symbolic link, the file that
+/// occurs or the program ends before that, the target stays as it was. If the target is a symbolic link, the file that
 /// it points to is replaced.
 class NewFile {
  public:

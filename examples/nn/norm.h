@@ -5,9 +5,9 @@
 
 namespace nn {
 
-/// Kinds of normalisation. Layer: to mean 0 and variance 1, then scaled and, with a bias, shifted (LayerNorm, Ba et al.
-/// 2016). RMS: to mean square 1, then scaled (RMSNorm, Zhang & Sennrich 2019). Both add epsilon to the variance, or
-/// mean square, before taking the square root.
+/// Kinds of normalisation. Layer normalises to mean 0 and variance 1, then scales and, with a bias, shifts (LayerNorm,
+/// Ba et al. 2016). RMS normalises to mean square 1, then scales (RMSNorm, Zhang & Sennrich 2019). Both add epsilon to
+/// the variance, or mean square, before taking the square root.
 enum class NormKind { layer, layer_without_bias, rms };
 
 /// PyTorch's nn.LayerNorm and nn.RMSNorm, over the last dimension.

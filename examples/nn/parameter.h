@@ -41,7 +41,7 @@ struct Learned {
   }
 };
 
-/// Returns all parameters of a model, which is anything with visit(prefix, visitor).
+/// Returns all parameters of a model: of any type with visit(prefix, visitor).
 template <class T, class Model>
 std::vector<Parameter<T>> parameters_of(Model& model) {
   std::vector<Parameter<T>> all;

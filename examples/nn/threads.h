@@ -11,7 +11,7 @@ namespace nn {
 /// Sets the number of threads that all layers use from now on; the default is all cores. Must not be called while a
 /// layer runs.
 void set_threads(int count);
-/// The same with any executor.
+/// Sets the executor that all layers use from now on.
 void set_executor(const attn::Executor& executor);
 
 /// From now on, keeps freed memory until the program ends (glibc): each training step allocates what the last one

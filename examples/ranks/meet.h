@@ -8,7 +8,7 @@
 
 namespace ranks {
 
-/// Waits, asleep, until all ranks of `comm` have called it. Returns false if some have not done so by `until`.
+/// Sleeps until all ranks of `comm` have called it. Returns false if some have not done so by `until`.
 inline bool meet_asleep(MPI_Comm comm = MPI_COMM_WORLD,
                         std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max()) {
   MPI_Request request = MPI_REQUEST_NULL;

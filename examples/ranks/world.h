@@ -1,4 +1,4 @@
-// MPI programs whose processes end together.
+// Start and end of MPI programs: an error on any rank ends all ranks.
 #pragma once
 
 #include <mpi.h>

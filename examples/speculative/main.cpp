@@ -1,4 +1,5 @@
-// speculative: writes a text twice: with one token per call of a network, and with trees of drafts that it verifies.
+// speculative: writes the same text twice, with one token per call of a network and with trees of drafted tokens that
+// the network verifies.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -55,16 +56,16 @@ class Program {
                                          std::to_string(network_.config().seq_len));
   }
 
-  /// Writes the text both ways, as often as requested, and prints the statistics.
+  /// Writes the text with and without drafts, as often as requested, and prints the statistics.
   void run() const {
     Drafter drafter;
     const Index learned = learn(drafter);
     std::optional<double> plain, drafted;  // the shortest times, in seconds
-    speculative::Figures last;
+    speculative::Statistics last;
     for (Index round = 0; round < request_.repeat; ++round) {
       const bool first = round == 0;
       std::string text, same;
-      const Figures one = write_plainly(request_.steps, request_.sampler, [&](std::string_view part) {
+      const Statistics one = write_plainly(request_.steps, request_.sampler, [&](std::string_view part) {
         text += part;
         if (first && !(std::cout << part << std::flush)) throw std::runtime_error("standard output cannot be written");
       });
@@ -75,8 +76,7 @@ class Program {
           network_, tokenizer_, sampler, prompt_, context, own,
           {.steps = request_.steps, .nodes = request_.nodes, .least = request_.least, .attention = attention_},
           [&](std::string_view part) { same += part; });
-      if (same != text || last.tokens != one.tokens)
-        throw std::runtime_error("with drafts the text is another:\n" + same);
+      if (same != text || last.tokens != one.tokens) throw std::runtime_error("with drafts the text differs:\n" + same);
       plain = std::min(plain.value_or(one.seconds_after_it), one.seconds_after_it);
       drafted = std::min(drafted.value_or(last.seconds), last.seconds);
     }
@@ -86,7 +86,7 @@ class Program {
  private:
   Context context_for(Index tokens) const { return {network_.config(), {.capacity = tokens}}; }
 
-  Figures write_plainly(Index steps, const SamplerOptions& options, const Write& write) const {
+  Statistics write_plainly(Index steps, const SamplerOptions& options, const Write& write) const {
     Sampler sampler(options);
     Context context = context_for(steps);
     return generate(network_, tokenizer_, sampler, prompt_, context, {.steps = steps, .attention = attention_}, write);
@@ -106,14 +106,14 @@ class Program {
     return learned;
   }
 
-  static void print(Index learned, const speculative::Figures& figures, double plain, double drafted) {
-    const auto after_first = static_cast<double>(figures.new_tokens - 1);  // the first comes with the prompt
+  static void print(Index learned, const speculative::Statistics& statistics, double plain, double drafted) {
+    const auto after_first = static_cast<double>(statistics.new_tokens - 1);  // the first comes with the prompt
     std::cerr << "\n\nn-grams from before     " << learned << " tokens\n"
-              << "new tokens              " << figures.new_tokens << '\n'
-              << "calls of the network    " << figures.calls << '\n';
-    if (figures.calls == 0) return;
+              << "new tokens              " << statistics.new_tokens << '\n'
+              << "calls of the network    " << statistics.calls << '\n';
+    if (statistics.calls == 0) return;
     std::cerr << std::fixed << std::setprecision(2)  //
-              << "tokens per call         " << after_first / static_cast<double>(figures.calls) << '\n'
+              << "tokens per call         " << after_first / static_cast<double>(statistics.calls) << '\n'
               << std::setprecision(0)  //
               << "tokens per second       " << after_first / drafted << ", without drafts " << after_first / plain
               << '\n'
@@ -149,7 +149,8 @@ void add_options(CLI::App& app, Request& request) {
   app.add_option("-s,--seed", request.sampler.seed, "Seed of the sampling")
       ->check(whole_number(0))
       ->option_text("NUMBER [0]");
-  app.add_option("--repeat", request.repeat, "How often both ways run in turn; times are the shortest")
+  app.add_option("--repeat", request.repeat,
+                 "How often to write the text with and without drafts, in turn; times are the shortest")
       ->check(whole_number(1, 10000))
       ->option_text("NUMBER [5]");
   app.add_option("--threads", request.threads, "Threads for attention; by default as many as pay off")

@@ -20,14 +20,14 @@ Index child(const Draft& draft, Index node, Index token) {
 
 }  // namespace
 
-Figures speculate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
-                  Context& context, Drafter& drafter, const Options& options, const tinystories::Write& write) {
+Statistics speculate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
+                     Context& context, Drafter& drafter, const Options& options, const tinystories::Write& write) {
   const Index prompt_tokens = static_cast<Index>(prompt.size());
   if (prompt_tokens > options.steps)
     throw std::invalid_argument("the prompt has " + std::to_string(prompt_tokens) + " tokens, more than the " +
                                 std::to_string(options.steps) + " steps");
   using Clock = std::chrono::steady_clock;
-  Figures figures;
+  Statistics statistics;
   Tokens text;  // everything written; its last token has not been processed yet
   const auto add = [&](Index token) {
     if (!text.empty()) {
@@ -52,21 +52,21 @@ Figures speculate(const Transformer& network, const Tokenizer& tokenizer, Sample
       ends = next == Tokenizer::kBegin;
       if (ends) break;
       add(next);
-      ++figures.new_tokens;
+      ++statistics.new_tokens;
       ends = static_cast<Index>(text.size()) > options.steps;
       path.push_back(ends ? -1 : child(draft, path.back(), next));
     } while (path.back() >= 0);
     if (path.back() < 0) path.pop_back();
     context.accept(path);
-    if (figures.calls++ == 0) start = Clock::now();
+    if (statistics.calls++ == 0) start = Clock::now();
     draft = drafter.draft(text, options.nodes, options.least);
     path = {0};
   }
-  figures.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  --figures.calls;  // the first processed the prompt
+  statistics.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  --statistics.calls;  // the first processed the prompt
   text.resize(static_cast<std::size_t>(context.length()));
-  figures.tokens = std::move(text);
-  return figures;
+  statistics.tokens = std::move(text);
+  return statistics;
 }
 
 }  // namespace speculative

@@ -20,7 +20,7 @@ struct Options {
 };
 
 /// Statistics of a generation.
-struct Figures {
+struct Statistics {
   Tokens tokens = {};    // all that were processed, as without drafts
   Index new_tokens = 0;  // without the BOS that ends the text
   Index calls = 0;       // of the network, after the prompt
@@ -33,7 +33,7 @@ struct Figures {
 /// `.attention.row_invariant`. The drafter learns the text as it is written.
 /// @param context  empty, with one sequence and capacity for all steps and a tree.
 /// @throws std::invalid_argument if the prompt has more tokens than there are steps.
-Figures speculate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
-                  Context& context, Drafter& drafter, const Options& options, const tinystories::Write& write);
+Statistics speculate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
+                     Context& context, Drafter& drafter, const Options& options, const tinystories::Write& write);
 
 }  // namespace speculative

@@ -20,8 +20,8 @@ Matrix feed(const Transformer& network, std::span<const Index> tokens, Context& 
 
 }  // namespace
 
-Figures generate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
-                 Context& context, const GenerateOptions& options, const Write& write) {
+Statistics generate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
+                    Context& context, const GenerateOptions& options, const Write& write) {
   const Index prompt_tokens = static_cast<Index>(prompt.size());
   if (prompt_tokens > options.steps)
     throw std::invalid_argument("the prompt has " + std::to_string(prompt_tokens) + " tokens, more than the " +
@@ -32,24 +32,24 @@ Figures generate(const Transformer& network, const Tokenizer& tokenizer, Sampler
   const auto seconds_since = [](Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  Figures figures{.prompt_tokens = prompt_tokens};
+  Statistics statistics{.prompt_tokens = prompt_tokens};
   Tokens fed = prompt;
   Clock::time_point start = Clock::now();
   for (;;) {
     const Matrix logits = feed(network, fed, context, options);
-    figures.tokens.insert(figures.tokens.end(), fed.begin(), fed.end());
+    statistics.tokens.insert(statistics.tokens.end(), fed.begin(), fed.end());
     const Index previous = fed.back(), next = sampler({logits.data(), static_cast<std::size_t>(logits.size())});
     if (next == Tokenizer::kBegin) break;
     write(tokenizer.decode(previous, next));
-    if (figures.new_tokens++ == 0) {
-      figures.seconds_to_first_token = seconds_since(start);
+    if (statistics.new_tokens++ == 0) {
+      statistics.seconds_to_first_token = seconds_since(start);
       start = Clock::now();
     }
     if (context.length() == options.steps) break;
     fed = {next};
   }
-  figures.seconds_after_it = figures.new_tokens > 0 ? seconds_since(start) : 0;
-  return figures;
+  statistics.seconds_after_it = statistics.new_tokens > 0 ? seconds_since(start) : 0;
+  return statistics;
 }
 
 }  // namespace tinystories

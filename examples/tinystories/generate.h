@@ -17,7 +17,7 @@ struct GenerateOptions {
 };
 
 /// Statistics of a generation.
-struct Figures {
+struct Statistics {
   Tokens tokens = {};                 // all that were fed
   Index prompt_tokens = 0;            // including BOS
   Index new_tokens = 0;               // without the BOS that ends the text
@@ -32,7 +32,7 @@ using Write = std::function<void(std::string_view)>;
 /// is written, but not fed.
 /// @param context  empty, with capacity for all steps.
 /// @throws std::invalid_argument if the prompt has more tokens than there are steps.
-Figures generate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
-                 Context& context, const GenerateOptions& options, const Write& write);
+Statistics generate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,
+                    Context& context, const GenerateOptions& options, const Write& write);
 
 }  // namespace tinystories

@@ -70,28 +70,29 @@ void write(std::string_view text) {
   if (!(std::cout << text << std::flush)) throw std::runtime_error("standard output cannot be written");
 }
 
-/// Prints the statistics, and `seed` so that the text can be reproduced; no seed if the user gave it or it had no
-/// effect.
-void print(const Figures& figures, std::optional<std::uint64_t> seed) {
+/// Prints the statistics, and `seed` so that the text can be reproduced; `seed` is empty if the user gave it or it had
+/// no effect.
+void print(const Statistics& statistics, std::optional<std::uint64_t> seed) {
   std::cerr << '\n'  // the text may end anywhere in a line
-            << "prompt tokens        " << figures.prompt_tokens << '\n'
-            << "new tokens           " << figures.new_tokens << '\n'
+            << "prompt tokens        " << statistics.prompt_tokens << '\n'
+            << "new tokens           " << statistics.new_tokens << '\n'
             << std::fixed << std::setprecision(2);
-  if (figures.new_tokens > 0) std::cerr << "time to first token  " << 1e3 * figures.seconds_to_first_token << " ms\n";
-  if (figures.new_tokens > 1)
+  if (statistics.new_tokens > 0)
+    std::cerr << "time to first token  " << 1e3 * statistics.seconds_to_first_token << " ms\n";
+  if (statistics.new_tokens > 1)
     std::cerr << "tokens per second    " << std::setprecision(0)
-              << static_cast<double>(figures.new_tokens - 1) / figures.seconds_after_it << '\n';
+              << static_cast<double>(statistics.new_tokens - 1) / statistics.seconds_after_it << '\n';
   if (seed) std::cerr << "seed                 " << *seed << '\n';
 }
 
-/// Prints a line for each way in which the logits of a text are computed. @throws std::runtime_error if bits differ.
+/// Prints a line for each method that computes the logits of a text. @throws std::runtime_error if bits differ.
 void print_bits(const Transformer& network, const Tokens& tokens, const attn::Options& options) {
   Index differing = 0;
   std::cout << "\n\nlogits of " << tokens.size() << " tokens\n";
-  for (const Served& served : served_in_all_ways(network, tokens, options)) {
-    std::cout << std::left << std::setw(24) << served.how << std::right << std::hex << std::setw(16)
-              << std::setfill('0') << served.hash << std::dec << std::setfill(' ') << '\n';
-    differing += served.differing;
+  for (const LogitsOfMethod& method : logits_of_all_methods(network, tokens, options)) {
+    std::cout << std::left << std::setw(24) << method.name << std::right << std::hex << std::setw(16)
+              << std::setfill('0') << method.hash << std::dec << std::setfill(' ') << '\n';
+    differing += method.differing;
   }
   if (!std::cout.flush()) throw std::runtime_error("standard output cannot be written");
   if (differing > 0) throw std::runtime_error("the bits of " + std::to_string(differing) + " rows differ");
@@ -117,11 +118,11 @@ void run(const Request& request) {
 
   Context context(config, cache_of(request, config, steps));
   const attn::Options attention{.executor = executor_of(request), .row_invariant = request.same_bits};
-  const Figures figures =
+  const Statistics statistics =
       generate(network, tokenizer, sampler, prompt, context,
                {.steps = steps, .token_by_token = request.token_by_token, .attention = attention}, write);
-  if (request.same_bits) print_bits(network, figures.tokens, attention);
-  print(figures, request.seed || options.temperature == 0 ? std::nullopt : std::optional(options.seed));
+  if (request.same_bits) print_bits(network, statistics.tokens, attention);
+  print(statistics, request.seed || options.temperature == 0 ? std::nullopt : std::optional(options.seed));
 }
 
 void add_options(CLI::App& app, Request& request) {

@@ -24,14 +24,14 @@ Index differing_rows(const Matrix& a, const Matrix& b) {
   return count;
 }
 
-class Ways {
+class Methods {
  public:
-  Ways(const Transformer& network, const Tokens& tokens, const attn::Options& options)
+  Methods(const Transformer& network, const Tokens& tokens, const attn::Options& options)
       : network_(network), tokens_(tokens), options_(options) {}
 
   Index length() const { return static_cast<Index>(tokens_.size()); }
 
-  /// In chunks, in a batch of `batch` texts. The others are this text, read from other places on.
+  /// Feeds the text in chunks, in a batch of `batch` texts. The others are this text, shifted cyclically.
   Matrix in_chunks(Index chunk, CacheOptions cache) const {
     cache.capacity = length();
     Context context(network_.config(), cache);
@@ -47,8 +47,8 @@ class Ways {
     return logits;
   }
 
-  /// Feeds the next token together with a draft of three more, keeps the tokens of the draft that are right, and drops
-  /// the others from the cache. Every other draft has a wrong token.
+  /// Feeds the next token together with a draft of three more, keeps the correct tokens of the draft, and drops the
+  /// others from the cache. Every second draft has wrong tokens.
   Matrix as_drafts() const {
     constexpr Index kDraft = 4;
     Context context(network_.config(), {.capacity = length() + kDraft});
@@ -76,20 +76,21 @@ class Ways {
 
 }  // namespace
 
-std::vector<Served> served_in_all_ways(const Transformer& network, const Tokens& tokens, const attn::Options& options) {
-  if (tokens.empty()) throw std::invalid_argument("served_in_all_ways: there are no tokens");
-  const Ways ways(network, tokens, options);
-  const Matrix whole = ways.in_chunks(ways.length(), {});
-  std::vector<Served> all;
-  const auto add = [&](std::string how, const Matrix& logits) {
-    all.push_back({std::move(how), hash_of(logits), differing_rows(whole, logits)});
+std::vector<LogitsOfMethod> logits_of_all_methods(const Transformer& network, const Tokens& tokens,
+                                                  const attn::Options& options) {
+  if (tokens.empty()) throw std::invalid_argument("logits_of_all_methods: there are no tokens");
+  const Methods methods(network, tokens, options);
+  const Matrix whole = methods.in_chunks(methods.length(), {});
+  std::vector<LogitsOfMethod> all;
+  const auto add = [&](std::string name, const Matrix& logits) {
+    all.push_back({std::move(name), hash_of(logits), differing_rows(whole, logits)});
   };
   add("one prompt", whole);
-  add("chunks of 7", ways.in_chunks(7, {}));
-  add("token by token", ways.in_chunks(1, {}));
-  add("pages of 16", ways.in_chunks(5, {.paged = true, .page_size = 16}));
-  add("beside two other texts", ways.in_chunks(3, {.paged = true, .batch = 3}));
-  add("drafts of 4, verified", ways.as_drafts());
+  add("chunks of 7", methods.in_chunks(7, {}));
+  add("token by token", methods.in_chunks(1, {}));
+  add("pages of 16", methods.in_chunks(5, {.paged = true, .page_size = 16}));
+  add("beside two other texts", methods.in_chunks(3, {.paged = true, .batch = 3}));
+  add("drafts of 4, verified", methods.as_drafts());
   return all;
 }
 

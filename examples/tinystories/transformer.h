@@ -30,7 +30,7 @@ class Context {
   Index length() const { return caches_.length(sequences_.front()); }
   Index bytes() const { return caches_.bytes(); }
   Index capacity() const { return capacity_; }
-  /// Whether n more tokens fit. A window makes space for one more by itself.
+  /// Whether n more tokens fit. A window always has space for one more.
   bool has_space(Index n) const { return has_window_ || n <= capacity_ - length(); }
   Index batch() const { return static_cast<Index>(sequences_.size()); }
   /// Keeps the first `length` tokens of each sequence.

@@ -137,12 +137,12 @@ class Reader {
   /// per parameter.
   void require_room(const nn::GptConfig& model, Index step) const {
     const auto size = static_cast<double>(std::filesystem::file_size(path_));
-    const double numbers = numbers_of(model);
+    const double numbers = matrix_elements(model);
     if (3 * sizeof(float) * numbers > size) fail("is too small for the model that it describes");
     if (sizeof(float) * static_cast<double>(step) > size)
       fail("is too small for the losses of " + std::to_string(step) + " steps");
     try {
-      training::require_memory(kBytesEach * numbers);
+      training::require_memory(kBytesPerParameter * numbers);
     } catch (const std::invalid_argument& error) {  // a sparse file may be larger than the disk
       fail(error.what());
     }

@@ -21,7 +21,7 @@ const Options& checked(const Options& options) {
 nn::GptConfig model_config(const Options& options, const Vocabulary& vocabulary) {
   nn::GptConfig config = checked(options).model;
   config.tokens = vocabulary.size();
-  training::require_memory(kBytesEach * numbers_of(config));
+  training::require_memory(kBytesPerParameter * matrix_elements(config));
   return config;
 }
 
@@ -53,7 +53,7 @@ void require_sequences_for(const Ranks& ranks, const Options& options) {
                                 std::to_string(ranks.count()) + ", but is " + std::to_string(options.batch));
 }
 
-double numbers_of(const nn::GptConfig& m) {
+double matrix_elements(const nn::GptConfig& m) {
   const auto size = [](Index n) { return static_cast<double>(n); };
   return size(m.features) * (size(m.tokens) + size(m.context) + 12 * size(m.layers) * size(m.features));
 }

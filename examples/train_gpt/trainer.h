@@ -14,10 +14,10 @@
 namespace train_gpt {
 
 /// Bytes of training memory per parameter: its value, its gradient and the two moments of AdamW.
-inline constexpr double kBytesEach = 4 * sizeof(float);
+inline constexpr double kBytesPerParameter = 4 * sizeof(float);
 
-/// Returns the number of values in the model's matrices, which are nearly all of its parameters.
-double numbers_of(const nn::GptConfig& model);
+/// Returns the number of elements of the model's matrices, which are nearly all of its parameters.
+double matrix_elements(const nn::GptConfig& model);
 
 /// Everything that the next step depends on, except the text. A checkpoint stores it.
 struct State {
@@ -50,8 +50,8 @@ double train_step(State& state, const Text& text);
 /// Checks that a batch has a sequence for each rank. @throws std::invalid_argument if it has not.
 void require_sequences_for(const Ranks& ranks, const Options& options);
 
-/// Returns the mean loss over consecutive blocks of the validation text: all of them, or, if there are more than
-/// `most`, that many, evenly spread.
+/// Returns the mean loss over consecutive blocks of the validation text: all of them, or, if there are more, `most`
+/// evenly spread ones.
 double validation_loss(const State& state, const Text& text, Index most = 0);
 
 }  // namespace train_gpt

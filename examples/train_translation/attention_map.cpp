@@ -56,25 +56,25 @@ struct Layout {
   int letters(int size) const { return std::max(6, size * cell / kLargeCell); }
 };
 
-void draw_row_labels(std::ostream& out, const Look& look, const Layout& layout, int layer) {
+void draw_row_labels(std::ostream& out, const AttendedTranslation& attended, const Layout& layout, int layer) {
   const int x = layout.left_of(layer) - 12, cells = layout.top_of(layer) + kLayerTitle + kColumnLabels;
-  for (std::size_t p = 0; p < look.pieces.size(); ++p)
-    out << Text{row_label(look.pieces[p]), static_cast<double>(x),
+  for (std::size_t p = 0; p < attended.pieces.size(); ++p)
+    out << Text{row_label(attended.pieces[p]), static_cast<double>(x),
                 cells + (static_cast<double>(p) + 0.65) * layout.cell, layout.letters(16), "end"};
 }
 
-void draw_layer(std::ostream& out, const Look& look, const Layout& layout, int layer) {
-  const nn::Weights<float>& weights = look.layers[static_cast<std::size_t>(layer)];
+void draw_layer(std::ostream& out, const AttendedTranslation& attended, const Layout& layout, int layer) {
+  const nn::Weights<float>& weights = attended.layers[static_cast<std::size_t>(layer)];
   const double left = layout.left_of(layer), top = layout.top_of(layer), cell = layout.cell;
   out << Text{"decoder layer " + std::to_string(layer + 1), left, top + 14, 14, "start", "ink", "bold"};
   const double cells = top + kLayerTitle + kColumnLabels;
   out << "<rect class=\"none\" x=\"" << left << "\" y=\"" << cells << "\" width=\"" << layout.columns * cell
       << "\" height=\"" << layout.rows * cell << "\"/>\n";
-  for (std::size_t c = 0; c < look.characters.size(); ++c)
-    out << Text{look.characters[c], left + (static_cast<double>(c) + 0.5) * cell, cells - 9,
-                layout.letters(letters(look.characters[c]) > 1 ? 13 : 20), "middle"};
-  for (std::size_t p = 0; p < look.pieces.size(); ++p)
-    for (std::size_t c = 0; c < look.characters.size(); ++c) {
+  for (std::size_t c = 0; c < attended.characters.size(); ++c)
+    out << Text{attended.characters[c], left + (static_cast<double>(c) + 0.5) * cell, cells - 9,
+                layout.letters(letters(attended.characters[c]) > 1 ? 13 : 20), "middle"};
+  for (std::size_t p = 0; p < attended.pieces.size(); ++p)
+    for (std::size_t c = 0; c < attended.characters.size(); ++c) {
       double weight = 0;
       for (Index h = 0; h < weights.dim(1); ++h)
         weight += static_cast<double>(weights(0, h, static_cast<Index>(p), static_cast<Index>(c)));
@@ -82,8 +82,8 @@ void draw_layer(std::ostream& out, const Look& look, const Layout& layout, int l
       const double x = left + static_cast<double>(c) * cell, y = cells + static_cast<double>(p) * cell;
       out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << cell << "\" height=\"" << cell
           << "\" class=\"cell weight\" fill-opacity=\"" << training::fixed(std::clamp(weight, 0.0, 1.0), 3)
-          << "\"><title>" << display::escaped(row_label(look.pieces[p])) << " : "
-          << display::escaped(look.characters[c]) << " = " << training::fixed(weight, 2) << "</title></rect>\n";
+          << "\"><title>" << display::escaped(row_label(attended.pieces[p])) << " : "
+          << display::escaped(attended.characters[c]) << " = " << training::fixed(weight, 2) << "</title></rect>\n";
       // Smaller numbers are only clutter.
       if (weight >= 0.05 && layout.cell == kLargeCell)
         out << Text{training::fixed(weight, 2),      x + cell / 2, y + cell / 2 + 4, 11, "middle",
@@ -105,12 +105,12 @@ std::string beginning(const std::string& sentence) {
 
 }  // namespace
 
-std::string attention_map_svg(const Look& look) {
+std::string attention_map_svg(const AttendedTranslation& attended) {
   int longest = 0;
-  for (const std::string& piece : look.pieces) longest = std::max(longest, letters(row_label(piece)));
-  const Layout layout{static_cast<int>(look.characters.size()), static_cast<int>(look.pieces.size()),
-                      static_cast<int>(look.layers.size()), longest * kPerLetter + 12};
-  const std::string sentence = beginning(look.sentence), translation = beginning(look.translation);
+  for (const std::string& piece : attended.pieces) longest = std::max(longest, letters(row_label(piece)));
+  const Layout layout{static_cast<int>(attended.characters.size()), static_cast<int>(attended.pieces.size()),
+                      static_cast<int>(attended.layers.size()), longest * kPerLetter + 12};
+  const std::string sentence = beginning(attended.sentence), translation = beginning(attended.translation);
   const std::string title = sentence + " \u2192 " + translation;
   const int title_width = letters(sentence) * 20 + letters(translation) * kPerLetter + 30;
   const int width = 2 * kMargin + std::max({layout.width(), title_width, kMinWidth});
@@ -123,8 +123,8 @@ std::string attention_map_svg(const Look& look) {
       << display::style_sheet() << "</style>\n<rect width=\"100%\" height=\"100%\" class=\"paper\"/>\n"
       << Text{title, kMargin, kMargin + 16, 18, "start", "ink", "bold"};
   for (int layer = 0; layer < layout.layers; ++layer) {
-    if (layer == 0 || layout.stacked) draw_row_labels(out, look, layout, layer);
-    draw_layer(out, look, layout, layer);
+    if (layer == 0 || layout.stacked) draw_row_labels(out, attended, layout, layer);
+    draw_layer(out, attended, layout, layer);
   }
   const char* const legend = "Each row is a piece, and its weights over the characters sum to 1. Mean of all heads.";
   out << Text{legend, kMargin, static_cast<double>(height - kMargin), 12, "start", "faint"} << "</svg>\n";

@@ -6,6 +6,6 @@
 namespace translation {
 
 /// Returns an SVG with the mean of each decoder layer's heads: a row per English piece, a column per Chinese character.
-std::string attention_map_svg(const Look& look);
+std::string attention_map_svg(const AttendedTranslation& attended);
 
 }  // namespace translation

@@ -136,8 +136,7 @@ class Run {
     if (!options_.save.empty()) translator_.save(options_.save);
   }
 
-  /// Reports how good the model is so far, and saves it, because a run of many minutes may also end in other ways than
-  /// by Ctrl-C.
+  /// Reports how good the model is so far, and saves it: a run of many minutes may be killed.
   void validate(training::Progress& progress) {
     save();
     const Index step = trainer_.steps_done();
@@ -196,8 +195,9 @@ class Run {
     report.samples = samples_;
     for (const auto& [english, sentence] : watched_) {
       if (characters_of(sentence).empty()) continue;
-      const Look look = look_of(translator_, sentence, options_.search);
-      report.maps.push_back({look.sentence + " \u2192 " + look.translation, look.pieces, look.characters, look.layers});
+      const AttendedTranslation attended = attended_translation(translator_, sentence, options_.search);
+      report.maps.push_back({attended.sentence + " \u2192 " + attended.translation, attended.pieces,
+                             attended.characters, attended.layers});
     }
     return report;
   }

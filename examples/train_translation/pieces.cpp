@@ -37,7 +37,7 @@ std::vector<std::string_view> units_of(std::string_view text) {
   return units;
 }
 
-/// Returns the text with a space before its first word, as all other words have one.
+/// Returns the text with a space before its first word, because all other words have one.
 std::string with_blank(std::string_view text) { return ' ' + std::string(text); }
 
 std::string with_small_letter(std::string text, std::size_t at) {

@@ -16,8 +16,8 @@ struct TrainingConfig {
   double weight_decay = 0.01;
   double label_smoothing = 0.1;
   double clip = 1;  ///< limit on the norm of all gradients
-  /// A character that occurs n times is replaced by kUnknown with probability x / (x + n) in each example, x being this
-  /// number, so that the model learns to handle characters that it has never seen (Kiperwasser & Goldberg 2016).
+  /// A character that occurs n times is replaced by kUnknown with probability x / (x + n) in each example, where x is
+  /// this number, so that the model learns to handle characters that it has never seen (Kiperwasser & Goldberg 2016).
   double unknown_characters = 0;
   std::uint64_t seed = 1;
 };

@@ -46,19 +46,21 @@ std::vector<std::string> translate(const Translator& translator, const std::vect
   return translations;
 }
 
-Look look_of(const Translator& translator, const std::string& sentence, const SearchConfig& config) {
+AttendedTranslation attended_translation(const Translator& translator, const std::string& sentence,
+                                         const SearchConfig& config) {
   const Ids source = translator.characters.encode(sentence);
   if (source.size() == 1) throw std::invalid_argument("there is nothing to translate in it");
   const Ids target = search(translator.model, {source}, config).front();
-  Look look{nn::as_line(sentence), nn::as_line(translator.pieces.decode(target)), characters_of(sentence), {}, {}};
-  look.characters.push_back("end");
+  AttendedTranslation attended{
+      nn::as_line(sentence), nn::as_line(translator.pieces.decode(target)), characters_of(sentence), {}, {}};
+  attended.characters.push_back("end");
   Ids given = target;
   given.insert(given.begin(), Pieces::kEnd);
-  for (const std::int32_t id : target) look.pieces.push_back(label_of(translator.pieces.bytes(id)));
-  look.pieces.push_back("end");
+  for (const std::int32_t id : target) attended.pieces.push_back(label_of(translator.pieces.bytes(id)));
+  attended.pieces.push_back("end");
   translator.model(padded({source}, Characters::kEnd), {static_cast<Index>(source.size())},
-                   padded({given}, Pieces::kEnd), &look.layers);
-  return look;
+                   padded({given}, Pieces::kEnd), &attended.layers);
+  return attended;
 }
 
 }  // namespace translation

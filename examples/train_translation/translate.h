@@ -16,15 +16,16 @@ namespace translation {
 std::vector<std::string> translate(const Translator& translator, const std::vector<std::string>& sentences,
                                    const SearchConfig& config, std::set<std::string>* unknown = nullptr);
 
-/// The attention weights of each decoder layer for a sentence and its translation.
-struct Look {
+/// A sentence, its translation, and the attention weights of each decoder layer.
+struct AttendedTranslation {
   std::string sentence, translation;
   std::vector<std::string> characters, pieces;  ///< labels of keys and queries; both end with "end"
   std::vector<nn::Weights<float>> layers;       ///< (1, heads, pieces, characters) each
 };
 
-/// Translates a sentence and returns its attention weights.
+/// Translates a sentence and returns the attention weights of the translation.
 /// @throws std::invalid_argument for a sentence that has no characters or is not UTF-8.
-Look look_of(const Translator& translator, const std::string& sentence, const SearchConfig& config);
+AttendedTranslation attended_translation(const Translator& translator, const std::string& sentence,
+                                         const SearchConfig& config);
 
 }  // namespace translation

@@ -106,8 +106,8 @@ void check_sentences(const Options& options) {
 void print_translations(const Translator& translator, const Options& options) {
   print_lines(translator, options.translate, options);
   if (!options.map.empty())
-    training::write_file(options.map,
-                         attention_map_svg(look_of(translator, options.translate.front(), options.search)));
+    training::write_file(
+        options.map, attention_map_svg(attended_translation(translator, options.translate.front(), options.search)));
 }
 
 int use(const Translator& translator, const Options& options) {

@@ -14,7 +14,7 @@ struct LossCurve {
   };
   std::vector<double> training;   ///< of each step
   std::vector<Point> validation;  ///< at some steps
-  /// Their names in the legend, which should state what distinguishes the two, such as dropout.
+  /// Names in the legend, which should state how the two losses differ, such as by dropout.
   std::string training_name = "each step", validation_name = "validation";
 };
 

@@ -10,7 +10,7 @@
 namespace training {
 
 /// Rejects sizes that exceed the machine's memory before they are allocated: Linux grants such allocations, and kills
-/// the program when it uses them. Where the system does not tell how much memory it has (WASI), nothing is rejected.
+/// the program when it uses them. If the system does not report its memory (WASI), nothing is rejected.
 /// @throws std::invalid_argument if the machine has less memory than `bytes`
 inline void require_memory(double bytes) {
   const double all = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));

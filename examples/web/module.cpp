@@ -66,7 +66,7 @@ EXPORTED(parameter_name) const char* parameter_name(std::size_t i) { return para
 EXPORTED(parameter_values) float* parameter_values(std::size_t i) { return parameters[i].values.data(); }
 EXPORTED(parameter_size) std::size_t parameter_size(std::size_t i) { return parameters[i].values.size(); }
 
-/// Begins with the text as the prompt. Characters that the model does not know are left out. The page writes UTF-8.
+/// Begins with the text as the prompt. Characters that the model does not know are omitted. The page writes UTF-8.
 EXPORTED(begin) void begin(double temperature, unsigned seed) {
   std::string known;
   for (std::size_t i = 0, next = 0; i < text.size(); i = next) {
@@ -97,7 +97,7 @@ EXPORTED(go_on) int go_on(double milliseconds, int most) {
 /// layer. Writes nothing for a text without characters.
 EXPORTED(translate) void translate() {
   if (translation::characters_of(text).empty()) return;
-  const translation::Look look = translation::look_of(*translator, text, {.beams = 4});
-  const std::string all = look.translation + '\0' + translation::attention_map_svg(look);
+  const translation::AttendedTranslation attended = translation::attended_translation(*translator, text, {.beams = 4});
+  const std::string all = attended.translation + '\0' + translation::attention_map_svg(attended);
   write_text(all.data(), all.size());
 }

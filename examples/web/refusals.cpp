@@ -1,4 +1,5 @@
-// What remains of exceptions in WebAssembly, where none can be caught: the message is printed, and the program ends.
+// Replaces the exception runtime in WebAssembly, where exceptions cannot be caught: prints the message and ends the
+// program.
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>

@@ -111,7 +111,7 @@ class Trial {
     return from;
   }
 
-  /// A length that truncate() and fork() may leave.
+  /// A length to which truncate() and fork() may shorten a sequence.
   Index drawn_length(Index id) {
     return random_.integer(caches_.offset(id) > 0 ? caches_.config().window : 0, caches_.length(id));
   }
@@ -181,7 +181,7 @@ class Trial {
     }
     return slid;
   }
-  /// Windows slide before a step, and stay so if it fails. With sinks, not all have slid if there are too few pages.
+  /// Windows slide before a step, and stay there if it fails. With sinks, not all have slid if there are too few pages.
   void slide(const Ids& to) {
     const KvCachesConfig& c = caches_.config();
     for (const Index id : to) {
@@ -195,13 +195,15 @@ class Trial {
       ++slides;
     }
   }
-  /// A failed step leaves the layers apart as before, except that windows have slid, as before any append.
+  /// A failed step leaves the layers' own caches as before, except that windows have slid, as they do before any
+  /// append.
   void slide_apart(const std::vector<PagedKvCache<T>>& before, const Ids& to) {
     apart_ = before;
     for (auto& cache : apart_) append(cache, to, {Tokens(sizes())}, Ids(to.size(), 0));
   }
 
-  /// The layers of a step append their tokens in any order. Returns whether all did and the step was committed.
+  /// Appends a step's tokens to its layers in any order. Returns whether all layers got theirs and the step was
+  /// committed.
   bool fill(KvStep<T>& step, const Ids& to, const Ids& lens, bool packed) {
     const Index layers = caches_.layers();
     Ids order;

@@ -110,7 +110,7 @@ TEST_F(SmallCaches, ShowTokensOfAStepOnlyToLayersThatHaveThem) {
   expect_unchanged();
 }
 
-TEST_F(SmallCaches, RefuseWhatDoesNotFitTheStep) {
+TEST_F(SmallCaches, RefuseTokensThatDoNotFitTheStep) {
   auto step = caches_.step({1, 0}, {1, 2});
   append(step, 1, {1, 2});
   Appended<float> two(std::vector<Tokens>(2, Tokens::exact(kSizes, 2, random_))),
@@ -154,7 +154,7 @@ TEST_F(SmallCaches, RefuseChangesWhileAStepIsOpen) {
   EXPECT_EQ(caches_.add(), 2);
 }
 
-TEST_F(SmallCaches, RefuseStepsThatAreOver) {
+TEST_F(SmallCaches, RefuseFinishedSteps) {
   Appended<float> given(Tokens::exact(kSizes, 1, random_));
   const auto over = [&](const char* what, KvLayer<float> layer) {
     expect_refused(what, {"was committed or destroyed"}, [&] { layer.view(); });
@@ -246,7 +246,7 @@ TEST(KvCaches, WithAPagePerSequenceEqualContiguousCaches) {
   EXPECT_TRUE(std::equal(got.out.data(), got.out.data() + got.out.size(), want.out.data()));
 }
 
-/// A decoder without norms: x + layer(x), three times. The second layer has another rope, the third none.
+/// A decoder without norms: x + layer(x), three times. The second layer has a different rope, the third none.
 class Decoder {
  public:
   static constexpr Index kEmbed = 24;
@@ -393,8 +393,8 @@ TEST(KvCachesOfADecoder, HaveTheRopesOfTheirLayers) {
             decoder.layer(0).config().rope);
 }
 
-/// Layers may attend to the keys of another one.
-TEST(KvCachesOfADecoder, LetALayerReadAnother) {
+/// A layer may attend to the keys of another one.
+TEST(KvCachesOfADecoder, LetALayerReadAnotherLayersKeys) {
   const Decoder decoder;
   KvCaches<float> caches = decoder.make_caches(4, 4);
   const Index a = caches.add();

@@ -147,8 +147,8 @@ TEST(KvTreeErrors, CachesWithARopeRefuseOtherPositions) {
   Random random(5);
   const TokenSizes sizes{2, 4, 4};
   Appended<float> all(Tokens(sizes, 9, random));
-  KvCache<float> turned({.kv_heads = 2, .head_dim = 4, .rope = rope}), plain({.kv_heads = 2, .head_dim = 4});
-  turned.append(all.k(), all.v());
+  KvCache<float> with_rope({.kv_heads = 2, .head_dim = 4, .rope = rope}), plain({.kv_heads = 2, .head_dim = 4});
+  with_rope.append(all.k(), all.v());
   plain.append(all.k(), all.v());
   PagedKvCache<float> pages({.pages = 4, .page_size = 4, .kv_heads = 2, .head_dim = 4, .rope = rope});
   const Index text = pages.add();
@@ -160,25 +160,26 @@ TEST(KvTreeErrors, CachesWithARopeRefuseOtherPositions) {
     expect_refused(what, {"node 2 has depth 1", "at position 5", "its key by position 6", "tree_positions(parents, 4)"},
                    call);
   };
-  refused("KvCache", [&] { attention(q, turned, drafts); });
+  refused("KvCache", [&] { attention(q, with_rope, drafts); });
   refused("pages", [&] { attention(q, pages.view({text}), drafts); });
-  refused("ragged", [&] { attention(ragged(q, {5}), turned, drafts); });
-  refused("with others", [&] { attention(q, turned, softcap(5) | drafts | causal()); });
-  refused("in a mask of masks", [&] { attention(q, turned, any_of(not_(all_of(drafts, causal())), causal())); });
-  refused("into", [&] { attention_into(out, q, turned, drafts); });
-  refused("explain", [&] { explain(q, turned, drafts); });
+  refused("ragged", [&] { attention(ragged(q, {5}), with_rope, drafts); });
+  refused("with others", [&] { attention(q, with_rope, softcap(5) | drafts | causal()); });
+  refused("in a mask of masks", [&] { attention(q, with_rope, any_of(not_(all_of(drafts, causal())), causal())); });
+  refused("into", [&] { attention_into(out, q, with_rope, drafts); });
+  refused("explain", [&] { explain(q, with_rope, drafts); });
   expect_refused("two contexts", {"node 4 has depth 0", "at position 4", "by position 8"}, [&] {
-    attention(q, turned, tree({-1, 0, 1, 2, -1}));
+    attention(q, with_rope, tree({-1, 0, 1, 2, -1}));
   });
   EXPECT_NO_THROW(attention(q, plain, drafts));
-  turned.truncate(0, 4);
-  turned.append(all.k().slice(2, 4, 9), all.v().slice(2, 4, 9), {.positions = tree_positions({-1, 0, 0, 1, 2}, 3)});
+  with_rope.truncate(0, 4);
+  with_rope.append(all.k().slice(2, 4, 9), all.v().slice(2, 4, 9), {.positions = tree_positions({-1, 0, 0, 1, 2}, 3)});
   expect_refused("another context", {"node 0 has depth 0", "at position 4", "by position 3"},
-                 [&] { attention(q, turned, drafts); });
-  turned.clear();
-  turned.append(all.k(), all.v());
+                 [&] { attention(q, with_rope, drafts); });
+  with_rope.clear();
+  with_rope.append(all.k(), all.v());
   // In a chain, the row of a node is its position.
-  const auto chain = attention(q, turned, tree({-1, 0, 1, 2, 3})).out, as_text = attention(q, turned, causal()).out;
+  const auto chain = attention(q, with_rope, tree({-1, 0, 1, 2, 3})).out,
+             as_text = attention(q, with_rope, causal()).out;
   EXPECT_TRUE(std::equal(chain.data(), chain.data() + chain.size(), as_text.data()));
 }
 

@@ -1,4 +1,4 @@
-// Positions given to append(), trees of drafts, and rows that leave a cache: small cases and refusals.
+// Positions given to append(), trees of drafts, and removal of rows: small cases and refusals.
 #include <numeric>
 
 #include "support/refused.h"
@@ -82,7 +82,7 @@ TEST(KvPositions, ContinueAfterTheLastRow) {
   EXPECT_EQ(pages.position(b, 0), 0);
 }
 
-// For several sequences: the positions of all, packed or not, or those of one for each.
+// Positions for several sequences: of all tokens, packed or not, or one list that applies to each sequence.
 TEST(KvPositions, OfSeveralSequences) {
   const Rope rope({.head_dim = 8});
   auto cache = cache_with(rope, 2);
@@ -191,7 +191,7 @@ TEST(KvTree, EqualsItsPaths) {
   }
 }
 
-// After a drop that kept positions, drafts follow the position of the last row.
+// After a drop that kept positions, the positions of drafts continue from that of the last row.
 TEST(KvTree, FollowsTheLastPosition) {
   const Rope rope({.head_dim = 8});
   auto cache = cache_with(rope);
@@ -207,7 +207,7 @@ TEST(KvTree, FollowsTheLastPosition) {
   EXPECT_EQ(cache.position(0, context + 2), 22);
 }
 
-TEST(KvTree, AcceptRefusesWhatIsNoPath) {
+TEST(KvTree, AcceptRefusesNodesThatAreNoPath) {
   const Rope rope({.head_dim = 8});
   auto cache = cache_with(rope);
   append(cache, 0, drawn(9, 1));
@@ -229,7 +229,7 @@ TEST(KvTree, AcceptRefusesWhatIsNoPath) {
   expect_refused("accepted already", {"0 nodes"}, [&] { cache.accept(0, {0}); });
 }
 
-// Appends to other sequences, and calls that fail, do not forget which rows the drafts are.
+// After appends to other sequences and after failed calls, accept() still knows which rows are the drafts.
 TEST(KvTree, AcceptKnowsTheLastAppendToItsSequence) {
   const Rope rope({.head_dim = 8});
   const auto check = [](auto& cache, Index a, Index b, const auto& both) {
@@ -300,8 +300,8 @@ Tokens without(const Tokens& tokens, Index begin, Index end) {
   return left;
 }
 
-// A shift of the context: the first tokens stay, as sinks, and those after them leave. The result is that of tokens
-// that were never there, also with YaRN, whose factor is applied once.
+// A context shift: the first tokens stay as sinks, and those after them are dropped. The result is that of a sequence
+// that never had the dropped tokens, also with YaRN, whose factor is applied once.
 TEST(KvDrop, EqualsTheSequenceWithoutTheTokens) {
   for (const Rope& rope : ropes()) {
     const Tokens text = drawn(30, 1);
@@ -326,8 +326,8 @@ TEST(KvDrop, EqualsTheSequenceWithoutTheTokens) {
   }
 }
 
-// Each rotation rounds a key once more, and multiplies it by a rounded cosine and sine: here by 0.3 eps. With the same
-// angle each time, errors add up.
+// Each rotation rounds a key once more, and multiplies it by a rounded cosine and sine, here with an error of 0.3 eps.
+// The angle is the same each time, so errors add up.
 TEST(KvDrop, RoundsOnceEachTime) {
   for (const Rope& rope : ropes()) {
     const Tokens text = drawn(400, 1);
@@ -341,8 +341,8 @@ TEST(KvDrop, RoundsOnceEachTime) {
 
 TEST(KvDrop, OfWholePagesMovesNothing) {
   const Rope rope({.head_dim = 8});
-  for (const bool turns : {false, true}) {
-    auto pages = turns ? pages_with(rope) : pages_with({});
+  for (const bool with_rope : {false, true}) {
+    auto pages = with_rope ? pages_with(rope) : pages_with({});
     const Index a = pages.add();
     append(pages, a, drawn(18, 1));
     const std::vector<Index> table(pages.table(a).begin(), pages.table(a).end());
@@ -354,8 +354,8 @@ TEST(KvDrop, OfWholePagesMovesNothing) {
   }
 }
 
-// A fork keeps its tokens; pages that do not change remain shared, and a drop that needs more copies than pages are
-// free changes nothing.
+// A fork keeps its tokens; pages that do not change remain shared, and a drop that needs more copies than there are
+// free pages changes nothing.
 TEST(KvDrop, CopiesSharedPages) {
   const Rope rope({.head_dim = 8});
   const Tokens text = drawn(19, 1);
@@ -384,7 +384,7 @@ TEST(KvDrop, CopiesSharedPages) {
   EXPECT_EQ(pages.free_pages(), 0);
   expect_holds(pages, a, text, counted(0, 19), 0);
   expect_holds(pages, b, without(text, 13, 15), counted(0, 17), 2e-6f);
-  pages.retain(b, counted(0, 16));  // the end of a sequence leaves as by truncate()
+  pages.retain(b, counted(0, 16));  // removes the end of a sequence, as truncate() does
   EXPECT_EQ(pages.free_pages(), 1);
   pages.retain(b, std::vector<Index>());
   EXPECT_EQ(pages.length(b), 0);
@@ -395,7 +395,7 @@ TEST(KvDrop, CopiesSharedPages) {
 
 // Eviction as in H2O and SnapKV: the keys with the most weight stay, with their positions. Attention is then that over
 // all keys with a mask.
-TEST(KvRetain, KeepsTheKeysOfMostWeight) {
+TEST(KvRetain, KeepsTheKeysWithTheMostWeight) {
   const Rope rope({.head_dim = 8});
   auto cache = cache_with(rope);
   append(cache, 0, drawn(40, 1));
@@ -423,8 +423,8 @@ TEST(KvRetain, KeepsTheKeysOfMostWeight) {
   expect_near(attention(next, cache, full(), {.q_offset = after}).out, wanted);
 }
 
-// All layers of KvCaches hold what a PagedKvCache for each layer does, also if their ropes differ.
-TEST(KvCachesPositions, AreThoseOfACacheForEachLayer) {
+// All layers of KvCaches hold what one PagedKvCache per layer holds, even if the layers' ropes differ.
+TEST(KvCachesPositions, MatchACachePerLayer) {
   const std::vector<std::optional<Rope>> ropes{Rope({.head_dim = 8}), std::nullopt, Rope({.head_dim = 8, .base = 50})};
   KvCaches<float> all(
       {.layers = 3, .kv_heads = 2, .head_dim = 8, .v_dim = 5, .pages = 40, .page_size = 4, .ropes = ropes});
@@ -464,7 +464,7 @@ TEST(KvCachesPositions, AreThoseOfACacheForEachLayer) {
   on_all([&](auto& cache) { ids = {a, cache.fork(a)}; });
   on_all([&](auto& cache) { cache.drop(a, 3, 9); });
   feed(a, 7, tree_positions(kParents, 16));
-  {  // a step that is not committed leaves the positions alone
+  {  // a step that is not committed changes no positions
     const auto step = all.step({a}, 2, {.positions = {100, 101}});
   }
   on_all([&](auto& cache) { cache.accept(a, {0, 2, 5}); });

@@ -10,16 +10,16 @@ std::vector<Rope> ropes(Index dim) {
 }
 
 /// Rotates row-major elements (heads, len, dim), in double.
-std::vector<double> turned(const Rope& rope, std::vector<double> x, Index heads, Index len, Index first) {
+std::vector<double> rotated(const Rope& rope, std::vector<double> x, Index heads, Index len, Index first) {
   if (!x.empty()) rope.rotate(bhsd(x.data(), 1, heads, len, rope.config().head_dim), first);
   return x;
 }
 
 /// Checks that the keys of a cache are the tokens' keys rotated by their positions.
 template <class S>
-void expect_turned(const Rope& rope, const Tokens& tokens, const Tokens& kept) {
+void expect_rotated(const Rope& rope, const Tokens& tokens, const Tokens& kept) {
   const TokenSizes& s = tokens.sizes();
-  const auto wanted = turned(rope, tokens.keys(), s.kv_heads, tokens.size(), 0), got = kept.keys();
+  const auto wanted = rotated(rope, tokens.keys(), s.kv_heads, tokens.size(), 0), got = kept.keys();
   ASSERT_EQ(wanted.size(), got.size());
   const auto dim = static_cast<std::size_t>(s.head_dim);
   for (std::size_t row = 0; row < wanted.size(); row += dim) {
@@ -40,14 +40,14 @@ void expect_turned(const Rope& rope, const Tokens& tokens, const Tokens& kept) {
 }
 
 /// The call for the oracle: the keys as stored, and queries rotated in double.
-RaggedCall with_turned(const RaggedCall& call, const Rope& rope, const std::vector<Tokens>& kept,
-                       const std::optional<Index>& q_offset = {}) {
+RaggedCall with_rotated_queries(const RaggedCall& call, const Rope& rope, const std::vector<Tokens>& kept,
+                                const std::optional<Index>& q_offset = {}) {
   RaggedCall t = call;
   t.tokens = kept;
   for (Index s = 0; s < call.size(); ++s) {
     const auto at = RaggedCall::at(s);
     const Index len = call.q_lens[at];
-    t.q[at] = turned(rope, call.q[at], call.heads, len, q_offset.value_or(call.tokens[at].size() - len));
+    t.q[at] = rotated(rope, call.q[at], call.heads, len, q_offset.value_or(call.tokens[at].size() - len));
   }
   return t;
 }
@@ -68,12 +68,12 @@ void sweep(Index dim) {
         const PoisonedCache<S> cache(tokens, page_size, rope);
         for (Index s = 0; s < call.size(); ++s) {
           kept.push_back(cache.tokens(s));
-          expect_turned<S>(rope, tokens[RaggedCall::at(s)], kept.back());
+          expect_rotated<S>(rope, tokens[RaggedCall::at(s)], kept.back());
         }
-        const RaggedCall of_turned = with_turned(call, rope, kept);
+        const RaggedCall of_rotated = with_rotated_queries(call, rope, kept);
         const RaggedRows<T> table(call.lengths(), call.heads, random);
         for (const CachedRow<T>& row : {table.rows[0], table.rows[1]}) {
-          const Expected<T> expected(of_turned, row.meaning);
+          const Expected<T> expected(of_rotated, row.meaning);
           for (Isa isa : sets_for<T, S>()) {
             SCOPED_TRACE(row.name + ", " + std::string(to_string(isa)));
             RaggedMemory<T> memory(call);
@@ -106,15 +106,15 @@ TEST(KvRope, PositionsFollowLengths) {
   cache.append(a.k(), a.v());
   cache.truncate(0, 11);
   cache.append(b.k(), b.v());
-  expect_turned<float>(rope, both, tokens_of(cache, 0));
+  expect_rotated<float>(rope, both, tokens_of(cache, 0));
 
   PagedKvCache<float> pages({.pages = 40, .page_size = 4, .kv_heads = 2, .head_dim = 8, .v_dim = 4, .rope = rope});
   const Index whole = pages.add();
   pages.append(whole, a.k(), a.v());
   const Index fork = pages.fork(whole, 11);
   pages.append(fork, b.k(), b.v());
-  expect_turned<float>(rope, both, tokens_of(pages, fork));
-  expect_turned<float>(rope, first, tokens_of(pages, whole));
+  expect_rotated<float>(rope, both, tokens_of(pages, fork));
+  expect_rotated<float>(rope, first, tokens_of(pages, whole));
 
   // A copy owns its rope.
   std::optional<KvCache<float>> original(cache);
@@ -124,8 +124,8 @@ TEST(KvRope, PositionsFollowLengths) {
   for (const std::optional<Index>& q_offset : {std::optional<Index>(), std::optional<Index>(3)}) {
     RaggedMemory<float> memory(call);
     attention_into(memory.out.view(), memory.lse3(), memory.q.cview(), copy, Mods<>(), {.q_offset = q_offset});
-    const RaggedCall of_turned = with_turned(call, rope, {tokens_of(copy, 0)}, q_offset);
-    Expected<float>(of_turned, {}).expect(memory);
+    const RaggedCall of_rotated = with_rotated_queries(call, rope, {tokens_of(copy, 0)}, q_offset);
+    Expected<float>(of_rotated, {}).expect(memory);
   }
 }
 

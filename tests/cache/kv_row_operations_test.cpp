@@ -14,17 +14,17 @@ namespace {
 
 constexpr int kSeeds = 20, kOperations = 1000;  // for each element type and kind of cache
 
-/// A token before its key is rotated. `turns` counts the times that its key was rotated after it was appended.
+/// A token with its unrotated key.
 struct ModelRow {
   Tokens token;
   Index position;
-  Index turns = 0;             // how often its key was rotated again
-  bool moved_as_sink = false;  // whether the last of these was that of a sink, which is repeated from the same key
+  Index rotations = 0;         // of its key after the append
+  bool moved_as_sink = false;  // whether the last one moved a sink: such rotations all start from the same key
 };
 using ModelRows = std::vector<ModelRow>;
 
-/// The rows that remain if only those marked in `kept` do. Gaps between positions close, unless positions are kept: the
-/// row after a gap goes to the position of the first row in the gap.
+/// The rows that remain if only those marked in `kept` are retained. Gaps between positions close, unless positions are
+/// kept: the row after a gap goes to the position of the first row in the gap.
 ModelRows remaining(const ModelRows& rows, const std::vector<bool>& kept, bool keep_positions) {
   ModelRows left;
   Index shift = 0, gap = -1;
@@ -39,13 +39,13 @@ ModelRows remaining(const ModelRows& rows, const std::vector<bool>& kept, bool k
     left.back().moved_as_sink = false;
     if (keep_positions || shift == 0) continue;
     left.back().position -= shift;
-    ++left.back().turns;
+    ++left.back().rotations;
   }
   return left;
 }
 
-/// KvCaches of two layers that get the same tokens, with the functions of a PagedKvCache. Now and then a step is
-/// abandoned first.
+/// KvCaches of two layers that get the same tokens, with the functions of a PagedKvCache. Sometimes a step is abandoned
+/// first.
 template <class S>
 class TwoLayers {
  public:
@@ -225,9 +225,9 @@ class Trial {
     return rows[static_cast<std::size_t>(std::min(row, last))].position + std::max<Index>(row - last, 0);
   }
 
-  /// The tokens that truncate() and fork() must leave.
+  /// The tokens that truncate() and fork() must keep.
   Index least(Index id) const { return offset_.at(id) > 0 ? config_.window : 0; }
-  /// Tokens after the sinks leave. The others keep their positions, and sinks move up to them.
+  /// Drops tokens after the sinks. The others keep their positions, and sinks move up to them.
   void slide(Index id) {
     const Index left = tokens_leaving(config_, length(id)),
                 turn = position(id, config_.sinks + left) - position(id, config_.sinks);
@@ -237,7 +237,7 @@ class Trial {
     for (Index i = 0; i < config_.sinks; ++i) {
       ModelRow& sink = rows[static_cast<std::size_t>(i)];
       sink.position += turn;
-      if (!std::exchange(sink.moved_as_sink, true)) ++sink.turns;
+      if (!std::exchange(sink.moved_as_sink, true)) ++sink.rotations;
     }
     if (config_.sinks == 0) offset_[id] += left;
     ++slides;
@@ -248,7 +248,7 @@ class Trial {
       if (cache_.length(id) != length(id)) slide(id);
   }
 
-  /// Makes a call that may run out of pages or of memory, and must then change nothing. Returns whether it took place.
+  /// Makes a call that may run out of pages or of memory, and must then change nothing. Returns whether it succeeded.
   template <class Call>
   bool make(const Call& call) {
     try {
@@ -475,7 +475,7 @@ class Trial {
     for (Index h = 0; h < sizes_.kv_heads; ++h) {
       double largest = 0;
       for (Index d = 0; d < sizes_.head_dim; ++d) largest = std::max(largest, std::abs(wanted.token.k(0, h, d)));
-      const double error = static_cast<double>(1 + wanted.turns) * step * largest * factor();
+      const double error = static_cast<double>(1 + wanted.rotations) * step * largest * factor();
       for (Index d = 0; d < sizes_.head_dim; ++d)
         ASSERT_NEAR(kept.k(row, h, d), key[static_cast<std::size_t>(h * sizes_.head_dim + d)], error)
             << "row " << row << ", head " << h << ", feature " << d;
@@ -527,7 +527,7 @@ class Trial {
   PagedKvCacheConfig config_;
   typename CacheOf<S, kKind>::Cache cache_;
   std::map<Index, ModelRows> model_;
-  std::map<Index, Index> offset_;  // for each sequence, how many tokens have left its window
+  std::map<Index, Index> offset_;  // for each sequence, how many of its tokens were dropped
 };
 
 template <class S, int kKind>

@@ -69,7 +69,7 @@ void expect_near(const Tensor<float, 4>& got, const Tensor<float, 4>& want, floa
 }
 
 // Masks and scores see the positions of the whole sequence, however many tokens have left.
-TEST(KvWindow, GivesWhatACacheOfAllTokensGivesUnderTheMask) {
+TEST(KvWindow, MatchesACacheOfAllTokensUnderTheMask) {
   const Index tokens = 300;
   const Sequence s(tokens, 1);
   for (const Index page_size : {1, 4, 16})
@@ -99,7 +99,7 @@ TEST(KvWindow, GivesWhatACacheOfAllTokensGivesUnderTheMask) {
         const auto bits = attention(p.q, cache.view({a}), mods, same).out, of_all = attention(p.q, all, mods, same).out;
         ASSERT_TRUE(std::equal(bits.data(), bits.data() + bits.size(), of_all.data()));
       }
-      // Drafts may be taken back, but not tokens whose predecessors have left.
+      // Drafts may be truncated, but not tokens whose predecessors have left the window.
       const Index held = cache.length(a);
       cache.truncate(a, window);
       const Index last = tokens - held + window - 1;
@@ -113,8 +113,8 @@ TEST(KvWindow, GivesWhatACacheOfAllTokensGivesUnderTheMask) {
     }
 }
 
-// With sinks, positions count the tokens that are there, as if the others had never been.
-TEST(KvWindow, WithSinksGivesAttentionOverTheTokensThatStay) {
+// With sinks, positions count the remaining tokens, as if the others had never been appended.
+TEST(KvWindow, WithSinksAttendsToTheRemainingTokens) {
   const Index tokens = 260;
   const Sequence s(tokens, 4);
   for (const Index page_size : {1, 4, 16})
@@ -150,7 +150,7 @@ TEST(KvWindow, WithSinksGivesAttentionOverTheTokensThatStay) {
       }
 }
 
-// Keys are rounded once, or twice if they are those of sinks, however many pages have left.
+// Keys are rounded once, and those of sinks twice, however many pages were dropped.
 template <class T>
 void expect_few_roundings(Index page_size, Index sinks, double relative) {
   const Index tokens = 1500, window = 40;
@@ -195,8 +195,8 @@ TEST(KvWindow, RotatesOnlySinksAndNotTwice) {
     }
 }
 
-// Tokens after the sinks that are left become sinks, too, in all forks.
-TEST(KvWindow, SinksMayBeTakenBack) {
+// If sinks are truncated, the tokens appended after the remaining ones become sinks, in all forks.
+TEST(KvWindow, SinksMayBeTruncated) {
   const Sequence s(200, 7);
   const Index window = 20;
   for (const Index page_size : {1, 4, 16})
@@ -294,7 +294,7 @@ TEST(KvWindow, WorksInALayerAndInAllLayers) {
   EXPECT_GT(pages.offset(a), 100);
 }
 
-TEST(KvWindow, ACallThatThrowsLeavesTheTokensOfTheWindow) {
+TEST(KvWindow, ACallThatThrowsKeepsTheTokensOfTheWindow) {
   for (const Index sinks : {0, 3}) {
     const Index embed = 24, window = 10;
     const MultiHeadAttention<float> mha({.embed_dim = embed, .heads = 4, .kv_heads = 2, .rope = Rope({.head_dim = 6})});
@@ -331,7 +331,7 @@ TEST(KvWindow, KeepsTheTokensOfForks) {
     PagedKvCache<float> cache(config(4, 6, sinks, kRope, 60)), alone(config(4, 6, sinks, kRope, 60));
     const Sequence s(80, 3);
     const Index a = cache.add();
-    std::vector<std::pair<Index, Index>> forks;  // and the same tokens in a cache of their own
+    std::vector<std::pair<Index, Index>> forks;  // of `a`, and the same tokens in a separate cache
     const auto check = [&] {
       for (const auto& [fork, want] : forks) {
         const auto q = s.part(5, 1).q;
@@ -361,8 +361,8 @@ TEST(KvWindow, KeepsTheTokensOfForks) {
   }
 }
 
-// A call that is refused, or a step that is abandoned, changes no result under the mask of the window.
-TEST(KvWindow, TokensThatLeaveAreSeenByNoQuery) {
+// A refused call, or an abandoned step, changes no result under the window's mask.
+TEST(KvWindow, DroppedTokensAreSeenByNoQuery) {
   KvCaches<float> caches(one_layer(6, 9));
   const Index a = caches.add();
   const Sequence s(40, 8);
@@ -382,7 +382,7 @@ TEST(KvWindow, TokensThatLeaveAreSeenByNoQuery) {
   }
 }
 
-// A step that is abandoned lets a window slide over drafts that could still be accepted.
+// An abandoned step slides the window, although drafts could still be accepted.
 TEST(KvWindow, AcceptKeepsAWindow) {
   KvCaches<float> caches(one_layer(20, 9));
   const Sequence s(40, 8);
@@ -403,8 +403,8 @@ TEST(KvWindow, AcceptKeepsAWindow) {
   EXPECT_EQ(caches.length(b), 9);
 }
 
-// Sinks are not nodes of the last append, even if it is longer than what a slide leaves of it.
-TEST(KvWindow, AcceptRefusesNodesThatLeftBesideSinks) {
+// Sinks are not nodes of the last append, even if that append was longer than the part of it that remains.
+TEST(KvWindow, AcceptRefusesDroppedNodesAndSinks) {
   PagedKvCache<float> cache(config(4, 4, 2, kRope, 20));
   const Sequence s(40, 8);
   const Index a = cache.add();
@@ -415,8 +415,8 @@ TEST(KvWindow, AcceptRefusesNodesThatLeftBesideSinks) {
   expect_refused("nodes that have left", {"node 0", "0 nodes"}, [&] { cache.accept(a, {0, 1}); });
 }
 
-// What can be refused before a window slides is.
-TEST(KvWindow, RefusedAppendsLeaveSequencesWithSinks) {
+// Errors that can be detected before a window slides are thrown before it slides.
+TEST(KvWindow, RefusedAppendsLeaveSequencesWithSinksUnchanged) {
   PagedKvCache<float> cache(config(4, 4, 2, kRope, 6));
   const Sequence s(80, 8);
   const Index a = cache.add();
@@ -437,7 +437,7 @@ TEST(KvWindow, RefusedAppendsLeaveSequencesWithSinks) {
   expect_near(last(), before, 0);
 }
 
-TEST(KvWindow, PagesNeededCountsWhatLeaves) {
+TEST(KvWindow, PagesNeededCountsDroppedTokens) {
   for (const Index sinks : {0, 2})
     for (const bool shared : {false, true}) {
       PagedKvCache<float> cache(config(4, 9, sinks, kRope, 30));

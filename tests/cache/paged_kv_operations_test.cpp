@@ -85,8 +85,8 @@ class Trial {
   }
   Index drawn_length(Index of) { return random_.integer(model_.least(of), model_.sequences.at(of).size()); }
 
-  /// Appends mostly a few tokens, now and then several pages of them. Sometimes NaN tokens are appended and truncated
-  /// at once: the contents after the end of a sequence and of freed pages must not matter.
+  /// Appends mostly a few tokens, rarely several pages of them. Sometimes NaN tokens are appended and immediately
+  /// truncated: the memory after the end of a sequence, and of freed pages, must not affect results.
   void append(const std::vector<Index>& to, bool ragged) {
     const Index size = model_.cache.config().page_size;
     const auto draw = [&] { return random_.chance(0.1) ? random_.integer(0, 3 * size) : random_.integer(0, 4); };

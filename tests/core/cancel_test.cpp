@@ -28,7 +28,8 @@ auto unless(const std::atomic<bool>& is_cancelled) {
 
 class Cancel : public ::testing::Test {
  protected:
-  /// Counts tiles in its hint, which from the 20th on waits until the call is cancelled, so that no call ends before.
+  /// Counts tiles in its hint. From the 20th tile on, the hint waits until the call is cancelled, so that no call ends
+  /// before.
   auto waiting() {
     return mask_mod([](const Position&) { return true; },
                     [this](const Tile&) {

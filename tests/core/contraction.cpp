@@ -1,6 +1,6 @@
-// Prints a hash of the bits of results for each kind of call and each set of vectors. It must print the same whatever
-// the compiler may fuse (-ffp-contract), because kernels say which products and sums are fused. Score changes such as
-// softcap(), which are functions like those of programs, are left out: there the compiler chooses.
+// Prints a hash of the bits of results for each kind of call and each set of vectors. The hashes must not depend on
+// what the compiler may fuse (-ffp-contract), because kernels state which products and sums are fused. Score changes
+// such as softcap(), which are functions like those of programs, are left out: there the compiler chooses.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

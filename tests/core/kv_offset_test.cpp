@@ -241,20 +241,20 @@ TEST(KvOffset, AppliesToCaches) {
   const Sizes s{2, 4, 2, 3, 90, 16, 8};
   Arguments<float> a(Inputs(s, random));
   const Rope rope({.head_dim = 16});
-  const auto cache_of = [&](Range part, bool turns) {
+  const auto cache_of = [&](Range part, bool with_rope) {
     KvCache<float> cache({.batch = 2,
                           .kv_heads = 2,
                           .capacity = 90,
                           .head_dim = 16,
                           .v_dim = 8,
-                          .rope = turns ? std::optional<Rope>(rope) : std::nullopt});
+                          .rope = with_rope ? std::optional<Rope>(rope) : std::nullopt});
     cache.append(rows_of(a.k.cview(), part), rows_of(a.v.cview(), part));
     return cache;
   };
   const auto mods = causal() | documents_at({0, 20, 90}) | sliding_window(40) | dropout(0.2, 3);
-  for (const bool turns : {false, true}) {
-    const auto whole = attention(a.q.cview(), cache_of({0, 90}, turns), mods);
-    const auto rest = attention(a.q.cview(), cache_of({45, 90}, turns), mods, {.kv_offset = 45});
+  for (const bool with_rope : {false, true}) {
+    const auto whole = attention(a.q.cview(), cache_of({0, 90}, with_rope), mods);
+    const auto rest = attention(a.q.cview(), cache_of({45, 90}, with_rope), mods, {.kv_offset = 45});
     for (Index i = 0; i < whole.out.size(); ++i) EXPECT_NEAR(rest.out.data()[i], whole.out.data()[i], 2e-5);
     for (Index i = 0; i < whole.lse.size(); ++i) EXPECT_NEAR(rest.lse.data()[i], whole.lse.data()[i], 2e-5);
   }

@@ -1,5 +1,5 @@
-// The extra digits that a result carries beside its rounded values: gradients, weights and merged results of rows whose
-// scores share a large constant, and 16-bit gradients where keys share a common component.
+// The extra digits that a result carries in addition to its rounded values: gradients, weights and merged results of
+// rows whose scores share a large constant, and 16-bit gradients where keys share a common component.
 #include <gtest/gtest.h>
 
 #include <attn/attn.h>

@@ -267,7 +267,7 @@ TEST(Parallel, AThreadRepeatsItsTasksInTheNextCall) {
 }
 
 TEST(Parallel, TasksOfAWorkerThatIsMissingAreDone) {
-  // Two workers wait in their first tasks, so the third runs all other tasks, whoever's they are.
+  // Two workers wait in their first tasks, so the third runs all other tasks, including those of their shares.
   const Executor executor = threads(3);
   constexpr Index kTasks = 300;
   std::vector<std::atomic<int>> runs(kTasks);

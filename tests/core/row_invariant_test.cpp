@@ -19,7 +19,7 @@
 namespace attn::test {
 namespace {
 
-/// All available instruction sets, also those whose other products the option leaves out.
+/// All available instruction sets, including those whose special products row_invariant does not use.
 std::vector<Isa> every_set() {
   std::vector<Isa> sets;
   for (const Isa isa : kIsas)
@@ -27,7 +27,7 @@ std::vector<Isa> every_set() {
   return sets;
 }
 
-/// Rows compared so far; a longer run is asked for with ATTN_ROWS=100000.
+/// Rows compared so far; ATTN_ROWS=100000 requests a longer run.
 Index rows_compared = 0;
 Index rows_wanted(Index by_default) {
   const auto number = [](const char* name, Index otherwise) {
@@ -61,10 +61,10 @@ struct Prompt {
   }
 };
 
-/// Some rows of some heads of the whole prompt, computed in another way.
+/// Some rows of some heads of the whole prompt, computed in a different call.
 struct Cut {
   Index begin, end;      ///< rows of queries
-  Index keys;            ///< keys 0 .. keys - 1; those from `end` on are seen by none of the rows
+  Index keys;            ///< keys 0 .. keys - 1; no row sees those from `end` on
   Index heads;           ///< the first of them
   Index batch, element;  ///< the prompt is this element of a batch
 };
@@ -158,12 +158,13 @@ void expect_invariant(Prompt<T>& p, int which, Isa isa, Random& random, int cuts
     cut.batch = random.integer(1, 3);
     cut.element = which == 7 ? 0 : random.integer(0, cut.batch - 1);  // dropout depends on the element
     with_mods(which, cut.heads, [&](const auto& mods, Index window) {
-      // Keys before all windows may be missing.
+      // Keys before all windows may be omitted.
       const Index first = window < 0 || random.chance(0.5) ? 0 : std::max<Index>(cut.begin - window, 0) / 16 * 16;
       const auto q = part(p.q, cut.heads, {cut.begin, cut.end}, cut.batch, cut.element, random);
       auto k = part(p.k, kv_heads, {first, cut.keys}, cut.batch, cut.element, random),
            v = part(p.v, kv_heads, {first, cut.keys}, cut.batch, cut.element, random);
-      // What a row does not see may be anything: rows before `bad` do not see it, the others are not compared.
+      // Keys and values that a row does not see may hold anything: rows before `bad` do not see it, and the others are
+      // not compared.
       Cut compared = cut;
       if (random.chance(0.3) && cut.keys > cut.begin + 1) {
         const Index bad = random.integer(cut.begin + 1, cut.keys - 1);
@@ -239,7 +240,7 @@ void run_caches(int rounds) {
         p, wanted, cache, options, random, [&](const auto& k, const auto& v) { cache.append(k, v); },
         [](auto& c) -> auto& { return c; });
     if (::testing::Test::HasFatalFailure()) return;
-    // Pages of any size, beside a stranger.
+    // Pages of any size, in a batch with an unrelated sequence.
     const Index page_size = random.pick(std::vector<Index>{1, 5, 16, 48, 64, 128});
     PagedKvCache<S> pages({.pages = 2 * (p.len / page_size + 2),
                            .page_size = page_size,

@@ -18,8 +18,8 @@ Tensor<float, Rank> drawn(const Shape<Rank>& shape, Random& random) {
   return t;
 }
 
-/// Makes the same call on four threads at once, several times, and expects the tensor that it then returns on one. No
-/// call precedes those of the threads, so that they meet in whatever is made on first use.
+/// Makes the same call on four threads at once, several times, and expects the result of a later call on one thread. No
+/// other call comes first, so that the threads race for everything that is initialised on first use.
 template <class Call>
 void expect_same_on_four_threads(const char* what, const Call& call) {
   std::vector<decltype(call())> results(40);

@@ -91,10 +91,10 @@ TEST(TensorViews, SelectSqueezeUnsqueeze) {
 
 TEST(TensorViews, TransposeAndPermute) {
   const Tensor<float, 3> t = counted();
-  const auto turned = t.transpose(0, 2);
-  EXPECT_EQ(turned.shape(), (Shape<3>{4, 3, 2}));
-  EXPECT_EQ(turned(3, 2, 1), 23);
-  EXPECT_EQ(turned(1, 0, 0), 1);
+  const auto transposed = t.transpose(0, 2);
+  EXPECT_EQ(transposed.shape(), (Shape<3>{4, 3, 2}));
+  EXPECT_EQ(transposed(3, 2, 1), 23);
+  EXPECT_EQ(transposed(1, 0, 0), 1);
   EXPECT_EQ(t.transpose(1, 1).strides(), t.view().strides());
   const auto moved = t.permute(2, 0, 1);
   EXPECT_EQ(moved.shape(), (Shape<3>{4, 2, 3}));

@@ -1,5 +1,5 @@
-// A single query per head that shares its keys with no other: the direct loop gives the same bits as the general loop
-// for single queries, whose results are compared with the definition elsewhere.
+// A single query per head that shares its keys with no other query: the direct loop gives the same bits as the general
+// loop for single queries. Other tests compare the general loop with the definition.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -48,10 +48,10 @@ struct Call {
         v(drawn<T>({1, heads, kv_len, v_dim}, random)) {}
 
   /// Expects both loops to give the same bits, and explain() to report the direct loop for the call without
-  /// by_the_loop() if `lone`, else the general loop for both calls.
+  /// by_the_loop() if `direct`, else the general loop for both calls.
   template <class M = Mods<>>
-  void expect_same(const Options& options, const M& mods = {}, bool lone = true) const {
-    EXPECT_EQ(explain(q, k, v, mods, options).direct_queries, lone ? q.dim(1) : 0);
+  void expect_same(const Options& options, const M& mods = {}, bool direct = true) const {
+    EXPECT_EQ(explain(q, k, v, mods, options).direct_queries, direct ? q.dim(1) : 0);
     EXPECT_EQ(explain(q, k, v, mods | by_the_loop(), options).direct_queries, 0);
     EXPECT_TRUE(same_bits(computed(attention(q, k, v, mods, options)),
                           computed(attention(q, k, v, mods | by_the_loop(), options))));
@@ -80,8 +80,8 @@ void expect_bits_of_the_loop() {
       }
   }
 }
-TEST(LoneQuery, FloatMatchesTheGeneralLoopBitForBit) { expect_bits_of_the_loop<float>(); }
-TEST(LoneQuery, DoubleMatchesTheGeneralLoopBitForBit) { expect_bits_of_the_loop<double>(); }
+TEST(UnsharedQuery, FloatMatchesTheGeneralLoopBitForBit) { expect_bits_of_the_loop<float>(); }
+TEST(UnsharedQuery, DoubleMatchesTheGeneralLoopBitForBit) { expect_bits_of_the_loop<double>(); }
 
 /// Rows of whole vectors of every instruction set, and numbers of keys just below and above multiples of the kernels'
 /// group sizes.
@@ -95,7 +95,7 @@ void expect_bits_of_the_loop(Index row_bytes, const std::vector<Index>& kv_lens)
       Call<T>(2, kv_len, dim, dim, random).expect_same({.executor = serial(), .isa = isa});
     }
 }
-TEST(LoneQuery, RowsOfWholeVectorsMatchTheGeneralLoopBitForBit) {
+TEST(UnsharedQuery, RowsOfWholeVectorsMatchTheGeneralLoopBitForBit) {
   const std::vector<Index> of_groups{7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 79, 80, 81, 100, 512, 513, 529};
   expect_bits_of_the_loop<float>(256, of_groups);
   expect_bits_of_the_loop<double>(256, of_groups);
@@ -104,7 +104,7 @@ TEST(LoneQuery, RowsOfWholeVectorsMatchTheGeneralLoopBitForBit) {
 }
 
 /// The largest score is in the last step: all previous sums are rescaled.
-TEST(LoneQuery, LaterMaximaRescale) {
+TEST(UnsharedQuery, LaterMaximaRescale) {
   Random random(2);
   for (Isa isa : instruction_sets())
     for (Index kv_len : {65, 513, 1500, 2049}) {
@@ -118,7 +118,7 @@ TEST(LoneQuery, LaterMaximaRescale) {
     }
 }
 
-TEST(LoneQuery, WindowsBeginAnywhere) {
+TEST(UnsharedQuery, WindowsBeginAnywhere) {
   Random random(3);
   const Call<float> call(2, 2200, 64, 32, random);
   for (Isa isa : instruction_sets())
@@ -126,7 +126,7 @@ TEST(LoneQuery, WindowsBeginAnywhere) {
       call.expect_same({.executor = serial(), .isa = isa}, causal() | sliding_window(window));
 }
 
-TEST(LoneQuery, SinksAreSummedOnce) {
+TEST(UnsharedQuery, SinksAreSummedOnce) {
   Random random(4);
   for (Isa isa : instruction_sets())
     for (Index kv_len : {1, 70, 600, 2100}) {
@@ -136,7 +136,7 @@ TEST(LoneQuery, SinksAreSummedOnce) {
 }
 
 /// Values after a row's last key are not read, or have zero weight.
-TEST(LoneQuery, NanAfterTheLastKeyDoesNotSpread) {
+TEST(UnsharedQuery, NanAfterTheLastKeyDoesNotSpread) {
   Random random(5);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (Isa isa : instruction_sets())
@@ -155,7 +155,7 @@ TEST(LoneQuery, NanAfterTheLastKeyDoesNotSpread) {
 }
 
 /// A key in the middle is dropped, which rules out the direct loop.
-TEST(LoneQuery, MasksWithHolesUseTheGeneralLoop) {
+TEST(UnsharedQuery, MasksWithHolesUseTheGeneralLoop) {
   Random random(6);
   Call<float> call(1, 200, 64, 64, random);
   const auto mask = mask_mod([](auto p) { return p.kv != 77; });
@@ -168,7 +168,7 @@ TEST(LoneQuery, MasksWithHolesUseTheGeneralLoop) {
 
 /// Whether memory is far depends on the whole call; the result of a head does not. With 64-byte vectors the direct loop
 /// reads far rows; otherwise the general loop fetches them ahead.
-TEST(LoneQuery, FarKeysGiveTheSameBits) {
+TEST(UnsharedQuery, FarKeysGiveTheSameBits) {
   Random random(7);
   const Index heads = 64, kv_len = 700;
   for (const auto& [head_dim, v_dim] : {std::pair<Index, Index>{64, 64}, {128, 64}, {64, 80}, {80, 64}, {80, 80}}) {
@@ -181,9 +181,9 @@ TEST(LoneQuery, FarKeysGiveTheSameBits) {
     const auto q = repeated(one.q), k = repeated(one.k), v = repeated(one.v);
     for (Isa isa : instruction_sets()) {
       SCOPED_TRACE(to_string(isa));
-      const bool lone = keep_up(isa);
-      EXPECT_EQ(explain(q, k, v, {.isa = isa}).fetches_ahead, !lone);
-      EXPECT_EQ(explain(q, k, v, {.isa = isa}).direct_queries, lone ? heads : 0);
+      const bool direct = keep_up(isa);
+      EXPECT_EQ(explain(q, k, v, {.isa = isa}).fetches_ahead, !direct);
+      EXPECT_EQ(explain(q, k, v, {.isa = isa}).direct_queries, direct ? heads : 0);
       const auto near = attention(one.q, one.k, one.v, {.isa = isa}), far = attention(q, k, v, {.isa = isa});
       for (Index h = 0; h < heads; ++h) {
         EXPECT_EQ(near.lse(0, 0, 0), far.lse(0, h, 0));
@@ -194,7 +194,7 @@ TEST(LoneQuery, FarKeysGiveTheSameBits) {
 }
 
 /// Far keys are split, and each split is a task.
-TEST(LoneQuery, SplitFarKeysMatchTheGeneralLoopBitForBit) {
+TEST(UnsharedQuery, SplitFarKeysMatchTheGeneralLoopBitForBit) {
   Random random(11);
   const Call<float> call(4, 4500, 64, 64, random);
   for (Isa isa : instruction_sets())
@@ -203,7 +203,7 @@ TEST(LoneQuery, SplitFarKeysMatchTheGeneralLoopBitForBit) {
 }
 
 /// 129 tiles in two splits: the second has 65 tiles, one more than are accumulated without a separate total.
-TEST(LoneQuery, SplitsThatNeedTotalsUseTheGeneralLoop) {
+TEST(UnsharedQuery, SplitsThatNeedTotalsUseTheGeneralLoop) {
   Random random(12);
   const Call<float> longer(32, 8193, 2, 2, random), shorter(32, 8192, 2, 2, random);
   for (Isa isa : instruction_sets()) {
@@ -213,7 +213,7 @@ TEST(LoneQuery, SplitsThatNeedTotalsUseTheGeneralLoop) {
 }
 
 /// Far rows with gaps are fetched ahead: hardware prefetchers do not predict them.
-TEST(LoneQuery, FarRowsWithGapsUseTheGeneralLoop) {
+TEST(UnsharedQuery, FarRowsWithGapsUseTheGeneralLoop) {
   const Index kv_len = 20000;
   const Tensor<float, 4> q({1, 1, 1, 64}), kv({1, 1, kv_len, 128});
   const TensorView<const float, 4> gaps(kv.data(), {1, 1, kv_len, 64}, {0, 0, 128, 1}),
@@ -227,7 +227,7 @@ TEST(LoneQuery, FarRowsWithGapsUseTheGeneralLoop) {
 
 /// Far heads are processed step by step, not head by head, if they are adjacent within each token or view the same
 /// memory.
-TEST(LoneQuery, InterleavedFarHeadsUseTheGeneralLoop) {
+TEST(UnsharedQuery, InterleavedFarHeadsUseTheGeneralLoop) {
   const Index heads = 16, kv_len = 2100;
   Random random(13);
   const Call<float> one(1, kv_len, 64, 64, random);
@@ -250,7 +250,7 @@ TEST(LoneQuery, InterleavedFarHeadsUseTheGeneralLoop) {
 }
 
 /// Queries and outputs whose elements are strided or 16-bit are copied on the way in and out.
-TEST(LoneQuery, QueriesAndOutputsMayHaveAnyLayout) {
+TEST(UnsharedQuery, QueriesAndOutputsMayHaveAnyLayout) {
   Random random(8);
   const Call<float> call(3, 90, 32, 32, random);
   const auto wanted = attention(call.q, call.k, call.v);
@@ -273,12 +273,12 @@ TEST(LoneQuery, QueriesAndOutputsMayHaveAnyLayout) {
 
 /// Contiguous and paged caches, with and without a rotary embedding; windows that begin inside a page and inside a
 /// tile.
-TEST(LoneQuery, ContiguousAndPagedCachesAgree) {
+TEST(UnsharedQuery, ContiguousAndPagedCachesAgree) {
   Random random(9);
   const Index heads = 2, dim = 64, kv_len = 1200;
   const Call<float> call(heads, kv_len, dim, dim, random);
-  for (const bool turned : {false, true}) {
-    const std::optional<Rope> rope = turned ? std::optional<Rope>(Rope({.head_dim = dim})) : std::nullopt;
+  for (const bool with_rope : {false, true}) {
+    const std::optional<Rope> rope = with_rope ? std::optional<Rope>(Rope({.head_dim = dim})) : std::nullopt;
     KvCache<float> piece({.kv_heads = heads, .capacity = 1300, .head_dim = dim, .rope = rope});
     PagedKvCache<float> pages({.pages = 40, .page_size = 48, .kv_heads = heads, .head_dim = dim, .rope = rope});
     const auto id = pages.add();
@@ -297,18 +297,18 @@ TEST(LoneQuery, ContiguousAndPagedCachesAgree) {
 }
 
 /// Calls with work between scores and values use the general loop.
-TEST(LoneQuery, OtherCallsUseTheGeneralLoop) {
+TEST(UnsharedQuery, OtherCallsUseTheGeneralLoop) {
   Random random(10);
   const Call<float> call(2, 100, 64, 64, random);
-  const auto lone = [&](const auto& mods, const Options& options) {
+  const auto direct = [&](const auto& mods, const Options& options) {
     return explain(call.q, call.k, call.v, mods, options).direct_queries;
   };
-  EXPECT_EQ(lone(full(), {}), 2);
-  EXPECT_EQ(lone(causal(), {}), 2);
-  EXPECT_EQ(lone(softcap(5), {}), 0);
-  EXPECT_EQ(lone(dropout(0.5, 1), {}), 0);
-  EXPECT_EQ(lone(full(), {.accumulate = true}), 0);
-  EXPECT_EQ(lone(full(), {.normaliser = Normaliser::sigmoid()}), 0);
+  EXPECT_EQ(direct(full(), {}), 2);
+  EXPECT_EQ(direct(causal(), {}), 2);
+  EXPECT_EQ(direct(softcap(5), {}), 0);
+  EXPECT_EQ(direct(dropout(0.5, 1), {}), 0);
+  EXPECT_EQ(direct(full(), {.accumulate = true}), 0);
+  EXPECT_EQ(direct(full(), {.normaliser = Normaliser::sigmoid()}), 0);
   const Tensor<float, 4> shared({1, 1, 100, 64}), column = drawn<float>({1, 2, 64, 100}, random);
   EXPECT_EQ(explain(call.q, shared, shared).direct_queries, 0);
   const TensorView<const float, 4> columns(column.data(), {1, 2, 100, 64}, {12800, 6400, 1, 100});

@@ -55,8 +55,8 @@ class Speculating : public ::testing::Test {
   const Tokenizer tokenizer_{BinaryFile(attn::test::tokenizer_bytes({"a", "b", "c", "d", "e", "f"}), "tok.bin"),
                              kVocab};
 
-  Figures speculate(const SamplerOptions& options, const Tokens& prompt, Index steps, std::string& text,
-                    Drafter drafter = {}) const {
+  Statistics speculate(const SamplerOptions& options, const Tokens& prompt, Index steps, std::string& text,
+                       Drafter drafter = {}) const {
     Sampler sampler(options);
     Context context(network_.config(), {.capacity = steps + kNodes});
     text.clear();
@@ -64,8 +64,8 @@ class Speculating : public ::testing::Test {
                                   {.steps = steps, .nodes = kNodes, .attention = {.row_invariant = true}},
                                   [&](std::string_view part) { text += part; });
   }
-  tinystories::Figures plain(const SamplerOptions& options, const Tokens& prompt, Index steps,
-                             std::string& text) const {
+  tinystories::Statistics plain(const SamplerOptions& options, const Tokens& prompt, Index steps,
+                                std::string& text) const {
     Sampler sampler(options);
     Context context(network_.config(), {.capacity = steps});
     text.clear();
@@ -84,12 +84,12 @@ TEST_F(Speculating, WritesTheSameText) {
         const SamplerOptions options{.temperature = temperature, .seed = seed};
         std::string want, got;
         const auto alone = plain(options, prompt, kSteps, want);
-        const auto figures = speculate(options, prompt, kSteps, got);
+        const auto statistics = speculate(options, prompt, kSteps, got);
         EXPECT_EQ(got, want);
-        EXPECT_EQ(figures.tokens, alone.tokens);
-        EXPECT_EQ(figures.new_tokens, alone.new_tokens);
-        EXPECT_LE(figures.calls, std::max<Index>(alone.new_tokens, 1));
-        saved += alone.new_tokens - 1 - figures.calls;
+        EXPECT_EQ(statistics.tokens, alone.tokens);
+        EXPECT_EQ(statistics.new_tokens, alone.new_tokens);
+        EXPECT_LE(statistics.calls, std::max<Index>(alone.new_tokens, 1));
+        saved += alone.new_tokens - 1 - statistics.calls;
       }
   EXPECT_GT(saved, 100);  // greedy text of such a network repeats itself
 }
@@ -102,18 +102,18 @@ TEST_F(Speculating, SavesCallsIfTheDrafterKnowsTheText) {
   Drafter drafter;
   for (int times = 0; times < 3; ++times)
     for (std::size_t i = 1; i < text.size(); ++i) drafter.learn(std::span(text).first(i), text[i]);
-  const Figures figures = speculate(options, {1}, kSteps, got, drafter);
+  const Statistics statistics = speculate(options, {1}, kSteps, got, drafter);
   EXPECT_EQ(got, want);
-  EXPECT_LT(3 * figures.calls, figures.new_tokens);
+  EXPECT_LT(3 * statistics.calls, statistics.new_tokens);
 }
 
 TEST_F(Speculating, StopsWhereTheStepsEnd) {
   for (const Index steps : {1, 2, 3, 5}) {
     std::string want, got;
     const auto alone = plain({.temperature = 0}, {1}, steps, want);
-    const auto figures = speculate({.temperature = 0}, {1}, steps, got);
+    const auto statistics = speculate({.temperature = 0}, {1}, steps, got);
     EXPECT_EQ(got, want);
-    EXPECT_EQ(figures.tokens, alone.tokens);
+    EXPECT_EQ(statistics.tokens, alone.tokens);
   }
   std::string text;
   EXPECT_THROW(speculate({.temperature = 0}, {1, 260, 261}, 2, text), std::invalid_argument);

@@ -176,16 +176,16 @@ struct Counting : attn::Executor::Backend {
 /// Generation with the parrot. Its tokenizer has " a", "b" and " "; the text is BOS " a" "b" <0x0A> and BOS again.
 class Generate : public ::testing::Test {
  protected:
-  Figures run(const std::string& prompt, Index steps, bool token_by_token = false) {
+  Statistics run(const std::string& prompt, Index steps, bool token_by_token = false) {
     written_.clear();
     counting_->runs = 0;
     Context context(network_.config(), {.capacity = steps});
-    const Figures figures = generate(
+    const Statistics statistics = generate(
         network_, tokenizer_, greedy_, tokenizer_.encode(prompt), context,
         {.steps = steps, .token_by_token = token_by_token, .attention = {.executor = attn::Executor(counting_)}},
         [this](std::string_view text) { written_.emplace_back(text); });
     fed_ = context.length();
-    return figures;
+    return statistics;
   }
 
   const Transformer network_ = network_of(parrot({1, kPiece, kPiece + 1, 0x0A + 3, 1}));
@@ -197,13 +197,13 @@ class Generate : public ::testing::Test {
 };
 
 TEST_F(Generate, WritesEachTokenAndStopsAtBos) {
-  const Figures figures = run("", 50);
+  const Statistics statistics = run("", 50);
   EXPECT_EQ(written_, (std::vector<std::string>{"a", "b", "\n"}));
-  EXPECT_EQ(figures.prompt_tokens, 1);
-  EXPECT_EQ(figures.new_tokens, 3);
+  EXPECT_EQ(statistics.prompt_tokens, 1);
+  EXPECT_EQ(statistics.new_tokens, 3);
   EXPECT_EQ(fed_, 4);
-  EXPECT_GT(figures.seconds_to_first_token, 0);
-  EXPECT_GT(figures.seconds_after_it, 0);
+  EXPECT_GT(statistics.seconds_to_first_token, 0);
+  EXPECT_GT(statistics.seconds_after_it, 0);
 }
 
 TEST_F(Generate, StepsCountFedTokens) {
@@ -219,10 +219,10 @@ TEST_F(Generate, ContinuesAPrompt) {
   ASSERT_EQ(tokenizer_.encode("ab"), (Tokens{1, kPiece + 2, 'a' + 3, kPiece + 1}))
       << "the tokenizer has no \"a\" without a space";
   for (const bool token_by_token : {false, true}) {
-    const Figures figures = run("ab", 50, token_by_token);
+    const Statistics statistics = run("ab", 50, token_by_token);
     EXPECT_EQ(written_, (std::vector<std::string>{"", "a", "b", "\n"}));
-    EXPECT_EQ(figures.prompt_tokens, 4);
-    EXPECT_EQ(figures.new_tokens, 1);
+    EXPECT_EQ(statistics.prompt_tokens, 4);
+    EXPECT_EQ(statistics.new_tokens, 1);
     EXPECT_EQ(fed_, 5);
     // A forward pass runs seven linear maps and the attention of its only layer, and logits are one more.
     EXPECT_EQ(counting_->runs, (token_by_token ? 5 : 2) * 8 + 2)

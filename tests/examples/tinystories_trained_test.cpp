@@ -89,7 +89,7 @@ class TrainedNetwork : public ::testing::TestWithParam<How> {
       see(static_cast<Index>(at), trained_->network.forward(tokens.subspan(at, chunk), context, options(), observer));
   }
 
-  Figures generate_text(const std::string& prompt, std::string& text) const {
+  Statistics generate_text(const std::string& prompt, std::string& text) const {
     Context context(trained_->network.config(), cache());
     Sampler greedy({.temperature = 0});
     return generate(trained_->network, trained_->tokenizer, greedy, trained_->tokenizer.encode(prompt), context,
@@ -115,20 +115,21 @@ TEST_P(TrainedNetwork, WritesTheRestOfTheExpectedText) {
   ASSERT_GT(encoded.size(), 50u);
   ASSERT_TRUE(std::equal(encoded.begin(), encoded.end(), trained_->tokens.begin()));
   std::string text;
-  const Figures figures = generate_text(prompt, text);
-  EXPECT_EQ(figures.prompt_tokens + figures.new_tokens, kTokens + 1);
+  const Statistics statistics = generate_text(prompt, text);
+  EXPECT_EQ(statistics.prompt_tokens + statistics.new_tokens, kTokens + 1);
   EXPECT_EQ(text, trained_->text);
 }
 
-TEST_P(TrainedNetwork, LogitsHaveTheSameBitsInAllWays) {
+TEST_P(TrainedNetwork, LogitsHaveTheSameBitsWithAllMethods) {
   const Tokens some(trained_->tokens.begin(), trained_->tokens.begin() + 120);
   attn::Options invariant = options();
   invariant.row_invariant = true;
-  for (const Served& served : served_in_all_ways(trained_->network, some, invariant))
-    EXPECT_EQ(served.differing, 0) << served.how;
+  for (const LogitsOfMethod& method : logits_of_all_methods(trained_->network, some, invariant))
+    EXPECT_EQ(method.differing, 0) << method.name;
   // The control: otherwise some differ.
   Index differing = 0;
-  for (const Served& served : served_in_all_ways(trained_->network, some, options())) differing += served.differing;
+  for (const LogitsOfMethod& method : logits_of_all_methods(trained_->network, some, options()))
+    differing += method.differing;
   EXPECT_GT(differing, 0);
 }
 
@@ -154,21 +155,21 @@ TEST_P(TrainedNetwork, LogitsMatchDoublePrecision) {
 
 TEST_P(TrainedNetwork, EveryLayerMatchesDoublePrecision) {
   // Queries and keys are up to 34 in magnitude, values and outputs 4.
-  constexpr float kTolerance = 1e-5f, kTurnedTolerance = 4e-5f;
+  constexpr float kTolerance = 1e-5f, kRotatedTolerance = 4e-5f;
   const Config& c = trained_->network.config();
   const attn::Rope rope({.head_dim = c.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
   ASSERT_EQ(trained_->attended.size(), static_cast<std::size_t>(c.n_layers * kTokens * 2 * (c.dim + c.kv_dim())));
   Index compared = 0;
-  const auto compare = [&](const char* what, const Attended& attended, Attended::View got, Index before, bool turned) {
+  const auto compare = [&](const char* what, const Attended& attended, Attended::View got, Index before, bool rotated) {
     const Index heads = got.dim(1), n = got.dim(2), row = heads * c.head_dim();
     const float* expected = trained_->attended.data() + attended.layer * kTokens * 2 * (c.dim + c.kv_dim()) +
                             before * kTokens + attended.first * row;
     attn::Tensor<float, 4> copy(got);
-    if (turned) rope.rotate(copy, attended.first);
+    if (rotated) rope.rotate(copy, attended.first);
     for (Index h = 0; h < heads; ++h) {
       const attn::TensorView<const float, 4> of_head = attn::bshd(expected, 1, n, heads, c.head_dim());
       ASSERT_LE((copy.matrix(0, h) - of_head.matrix(0, h)).cwiseAbs().maxCoeff(),
-                turned ? kTurnedTolerance : kTolerance)
+                rotated ? kRotatedTolerance : kTolerance)
           << what << ", layer " << attended.layer << ", head " << h << ", tokens from " << attended.first;
     }
     compared += n * row;

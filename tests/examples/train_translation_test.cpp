@@ -17,7 +17,7 @@ namespace {
 using namespace translation;
 using namespace attn::test;
 
-std::vector<float> numbers_of(Translator& translator) {
+std::vector<float> parameter_values(Translator& translator) {
   std::vector<float> all;
   for (const auto& p : nn::parameters_of<float>(translator.model))
     all.insert(all.end(), p.values.begin(), p.values.end());
@@ -42,7 +42,7 @@ TEST(Training, ThreadsDoNotChangeResults) {
     Trainer trainer(translator, examples, {.batch_tokens = 500, .unknown_characters = 0.5});
     std::vector<double> losses;
     for (int i = 0; i < 12; ++i) losses.push_back(trainer.step().loss);
-    return std::pair(losses, numbers_of(translator));
+    return std::pair(losses, parameter_values(translator));
   };
   const auto one = learned_with(1), two = learned_with(2);
   nn::set_threads(2);
@@ -127,7 +127,7 @@ TEST(Training, StepsAreLossClippingAndAdamW) {
     const Trainer::Step step = trainer.step();
     EXPECT_NEAR(step.loss, by_hand, 1e-6);
     EXPECT_EQ(step.tokens, batch.tokens);
-    const std::vector<float> a = numbers_of(learner), b = numbers_of(other);
+    const std::vector<float> a = parameter_values(learner), b = parameter_values(other);
     float largest = 0;
     for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
     EXPECT_LT(largest, 1e-6f);
@@ -141,9 +141,9 @@ TEST(Training, NonFiniteLossEndsTraining) {
   Trainer trainer(translator, examples, {});
   for (const nn::Parameter<float>& p : nn::parameters_of<float>(translator.model))
     for (float& x : p.values) x *= 1e30f;
-  const std::vector<float> before = numbers_of(translator);
+  const std::vector<float> before = parameter_values(translator);
   EXPECT_THROW(trainer.step(), std::runtime_error);
-  EXPECT_TRUE(numbers_of(translator) == before);
+  EXPECT_TRUE(parameter_values(translator) == before);
 }
 
 TEST(Batches, TargetsAreTheNextTokens) {
@@ -162,46 +162,46 @@ TEST(Batches, TargetsAreTheNextTokens) {
 }
 
 TEST(AttentionMap, HasLabelsAndWeights) {
-  const Look look = look_of(trained().translator, "好久不见。", {});
-  EXPECT_EQ(look.translation, "Long time, no see.");
-  EXPECT_EQ(look.characters, (std::vector<std::string>{"好", "久", "不", "见", "end"}));
-  ASSERT_EQ(look.layers.size(), 2u);
-  for (const auto& weights : look.layers) {
-    ASSERT_EQ(weights.dim(2), static_cast<Index>(look.pieces.size()));
+  const AttendedTranslation attended = attended_translation(trained().translator, "好久不见。", {});
+  EXPECT_EQ(attended.translation, "Long time, no see.");
+  EXPECT_EQ(attended.characters, (std::vector<std::string>{"好", "久", "不", "见", "end"}));
+  ASSERT_EQ(attended.layers.size(), 2u);
+  for (const auto& weights : attended.layers) {
+    ASSERT_EQ(weights.dim(2), static_cast<Index>(attended.pieces.size()));
     ASSERT_EQ(weights.dim(3), 5);
     for (Index h = 0; h < weights.dim(1); ++h)
       for (Index p = 0; p < weights.dim(2); ++p) EXPECT_NEAR(weights.matrix(0, h).row(p).sum(), 1, 1e-5);
   }
-  const std::string svg = attention_map_svg(look);
+  const std::string svg = attention_map_svg(attended);
   for (const char* label : {">好</text>", ">久</text>", ">不</text>", ">见</text>", ">time</text>", ">see</text>",
                             ">end</text>", "好久不见。 → Long time, no see."})
     EXPECT_NE(svg.find(label), std::string::npos) << label;
   const std::string cell = "class=\"cell weight\"";
   std::size_t cells = 0;
   for (std::size_t at = svg.find(cell); at != std::string::npos; at = svg.find(cell, at + 1)) ++cells;
-  EXPECT_EQ(cells, 2 * 5 * look.pieces.size());
+  EXPECT_EQ(cells, 2 * 5 * attended.pieces.size());
   EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos);
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
 }
 
 TEST(AttentionMap, OfALongSentenceHasALimitedWidth) {
-  Look look{"好", "Good.", {}, {}, {}};
-  for (int i = 0; i < 300; ++i) look.characters.push_back("好"), look.pieces.push_back(" good");
-  look.sentence = look.translation = std::string(3000, 'x');
-  look.layers.assign(2, nn::Weights<float>({1, 4, 300, 300}));
-  const std::string svg = attention_map_svg(look), width = "width=\"";
+  AttendedTranslation attended{"好", "Good.", {}, {}, {}};
+  for (int i = 0; i < 300; ++i) attended.characters.push_back("好"), attended.pieces.push_back(" good");
+  attended.sentence = attended.translation = std::string(3000, 'x');
+  attended.layers.assign(2, nn::Weights<float>({1, 4, 300, 300}));
+  const std::string svg = attention_map_svg(attended), width = "width=\"";
   EXPECT_LT(std::stoi(svg.substr(svg.find(width) + width.size())), 2600);
   EXPECT_NE(svg.find(std::string(60, 'x') + "\u2026 \u2192 "), std::string::npos);
   EXPECT_NE(svg.find(">decoder layer 2<"), std::string::npos);
 }
 
 TEST(AttentionMap, TextIsEscaped) {
-  Look look = look_of(trained().translator, "你好<&>", {});
-  look.pieces.front() = " <b>&";
-  const std::string svg = attention_map_svg(look);
+  AttendedTranslation attended = attended_translation(trained().translator, "你好<&>", {});
+  attended.pieces.front() = " <b>&";
+  const std::string svg = attention_map_svg(attended);
   EXPECT_EQ(svg.find("<b>"), std::string::npos);
   EXPECT_NE(svg.find("&lt;b&gt;&amp;"), std::string::npos);
-  EXPECT_THROW(look_of(trained().translator, "。", {}), std::invalid_argument);
+  EXPECT_THROW(attended_translation(trained().translator, "。", {}), std::invalid_argument);
 }
 
 }  // namespace

@@ -67,9 +67,9 @@ class Guard4 {
     if (kind >= 78)
       for (std::size_t i = 3; i > 0; --i)
         std::swap(order[i], order[static_cast<std::size_t>(r.from(0, static_cast<Index>(i)))]);
-    const bool gaps = r.percent(45), turns = r.percent(15), repeats = role == Role::input && r.percent(12);
+    const bool gaps = r.percent(45), reverses = r.percent(15), repeats = role == Role::input && r.percent(12);
     Shape<4> strides{};
-    Index step = gaps && r.percent(25) ? r.from(2, 3) : 1, before = 0, behind = 0;
+    Index step = gaps && r.percent(25) ? r.from(2, 3) : 1, before = 0, after = 0;
     for (std::size_t i = 4; i-- > 0;) {
       const std::size_t d = order[i];
       strides[d] = step;
@@ -78,14 +78,14 @@ class Guard4 {
         continue;
       }
       if (gaps && i < 3 && r.percent(50)) step += r.from(0, 9);
-      const bool turned = turns && r.percent(40);
-      strides[d] = turned ? -step : step;
+      const bool reversed = reverses && r.percent(40);
+      strides[d] = reversed ? -step : step;
       const Index reach = std::max<Index>(shape[d] - 1, 0) * step;
-      (turned ? before : behind) += reach;
+      (reversed ? before : after) += reach;
       step = step * std::max<Index>(shape[d], 1);
     }
     const Index size = shape[0] * shape[1] * shape[2] * shape[3];
-    const Index count = size == 0 ? 0 : before + behind + 1;
+    const Index count = size == 0 ? 0 : before + after + 1;
     pattern_ = role == Role::input || r.percent(50) ? 0xff : 0xa5;  // 0xff: NaN in every scalar
     memory_ = Guarded(static_cast<std::size_t>(count) * sizeof(T), r.percent(50), pattern_);
     view_ = {reinterpret_cast<T*>(memory_.data()) + (size == 0 ? 0 : before), shape, strides};

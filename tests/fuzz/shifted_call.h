@@ -129,7 +129,7 @@ class Call {
       for (Index i = 0; i < grad_lse_.size(); ++i) grad_lse_.data()[i] = static_cast<T>(r_.normal());
       c_.text << " grad_lse";
     }
-    g_.grad_lse = numbers_of(grad_lse_);
+    g_.grad_lse = elements_of(grad_lse_);
     if (is_exact_) {
       // A power of two near 1/sqrt(head_dim).
       options_.scale = std::exp2(std::round(-std::log2(static_cast<double>(g_.head_dim)) / 2));
@@ -232,7 +232,7 @@ class Call {
     const Tensor<float, 4> q({g_.batch, g_.heads, g_.q_len, 1}), kv({g_.batch, g_.heads, g_.kv_len, 1});
     const auto r = attn::naive_attention(q, kv, kv, attn::Mods<>() | attn::dropout(rate_, seed_),
                                          Options{.q_offset = g_.q_offset});
-    for (const Wide w : numbers_of(r.weights)) g_.factor.push_back(w == 0 ? 0 : 1 / (1 - static_cast<Wide>(rate_)));
+    for (const Wide w : elements_of(r.weights)) g_.factor.push_back(w == 0 ? 0 : 1 / (1 - static_cast<Wide>(rate_)));
   }
 
   template <class F>
@@ -277,17 +277,17 @@ class Call {
     const auto v = v_.in();
     const auto r = attn::attention(q, k, v, mods, options_);
     const auto n = attn::naive_attention(q, k, v, mods, options_);
-    naive_out_ = numbers_of(n.out), naive_lse_ = numbers_of(n.lse), naive_weights_ = numbers_of(n.weights);
-    judge("attention", "out", numbers_of(r.out), naive_out_, right_.out, 2, kRounding<Q>);
-    judge("attention", "lse", numbers_of(r.lse), naive_lse_, right_.lse, 2);
+    naive_out_ = elements_of(n.out), naive_lse_ = elements_of(n.lse), naive_weights_ = elements_of(n.weights);
+    judge("attention", "out", elements_of(r.out), naive_out_, right_.out, 2, kRounding<Q>);
+    judge("attention", "lse", elements_of(r.lse), naive_lse_, right_.lse, 2);
     c_.calls += 1;
     lse_ = r.lse;
     if (r_.percent(40)) {
       Tensor<T, 4> out(query_shape(g_.v_dim));
       Tensor<T, 3> lse({g_.batch, g_.heads, g_.q_len});
       attn::attention_into(out, lse, q, k, v, mods, options_);
-      judge("attention_into", "out", numbers_of(out), naive_out_, right_.out, 2);
-      judge("attention_into", "lse", numbers_of(lse), naive_lse_, right_.lse, 2);
+      judge("attention_into", "out", elements_of(out), naive_out_, right_.out, 2);
+      judge("attention_into", "lse", elements_of(lse), naive_lse_, right_.lse, 2);
       c_.calls += 1;
     }
     if (decodes_) return;
@@ -303,9 +303,10 @@ class Call {
 
   template <class Is, class Naive>
   void backward(const char* way, const Is& is, const Naive& naive) {
-    naive_query_ = numbers_of(naive.query), naive_key_ = numbers_of(naive.key), naive_value_ = numbers_of(naive.value);
+    naive_query_ = elements_of(naive.query), naive_key_ = elements_of(naive.key),
+    naive_value_ = elements_of(naive.value);
     c_.calls += 1;
-    judge_gradients(way, numbers_of(is.query), numbers_of(is.key), numbers_of(is.value));
+    judge_gradients(way, elements_of(is.query), elements_of(is.key), elements_of(is.value));
   }
   void judge_gradients(const std::string& way, const std::vector<Wide>& query, const std::vector<Wide>& key,
                        const std::vector<Wide>& value) {
@@ -341,15 +342,15 @@ class Call {
     const auto mods = mods_into(grad, of_sinks), naive_mods = mods_into(naive_grad, naive_of_sinks);
     const auto r = attn::attention(q_.in(), k_.in(), v_.in(), mods, options_);
     const auto n = attn::naive_attention(q_.in(), k_.in(), v_.in(), naive_mods, options_);
-    judge("attention with sinks", "out", numbers_of(r.out), numbers_of(n.out), right_.out, 2, kRounding<Q>);
-    judge("attention with sinks", "lse", numbers_of(r.lse), numbers_of(n.lse), right_.lse, 2);
+    judge("attention with sinks", "out", elements_of(r.out), elements_of(n.out), right_.out, 2, kRounding<Q>);
+    judge("attention with sinks", "lse", elements_of(r.lse), elements_of(n.lse), right_.lse, 2);
     c_.calls += 1;
     if (decodes_) return;
     const attn::Result into{grad_out_.in(), TensorView<const T, 3>(grad_lse_.view())};
     backward("backward with learned sinks and bias",
              attn::attention_backward(into, q_.in(), k_.in(), v_.in(), r, mods, options_),
              attn::naive_attention_backward(into, q_.in(), k_.in(), v_.in(), naive_mods, options_));
-    judge("backward with learned sinks and bias", "sinks", numbers_of(of_sinks), numbers_of(naive_of_sinks),
+    judge("backward with learned sinks and bias", "sinks", elements_of(of_sinks), elements_of(naive_of_sinks),
           right_.sinks, kGradients);
     Part sums;
     std::vector<Wide> sizes(constants_.x.size(), 0);
@@ -362,7 +363,7 @@ class Call {
       sizes[static_cast<std::size_t>(at)] += right_.pair_sizes[g_.pair(b, h, i, j)];
     });
     for (const Wide size : sizes) sums.size = std::max(sums.size, size);
-    judge("backward with learned sinks and bias", "bias", numbers_of(grad), numbers_of(naive_grad), sums, kGradients);
+    judge("backward with learned sinks and bias", "bias", elements_of(grad), elements_of(naive_grad), sums, kGradients);
   }
 
   /// Splits the keys into parts whose results are merged, or accumulated in place, and whose gradients are summed.
@@ -390,9 +391,9 @@ class Call {
         all = attn::merge(std::move(all), part);
       });
       const double parts = kIsNarrow<Q> ? static_cast<double>(2 * ends.size()) : 1;  // each of which is rounded
-      judge("merge", "out", numbers_of(all.out), naive_out_, right_.out, 2,
+      judge("merge", "out", elements_of(all.out), naive_out_, right_.out, 2,
             Rounding{kRounding<Q>.relative * parts, kRounding<Q>.absolute * parts});
-      judge("merge", "lse", numbers_of(all.lse), naive_lse_, right_.lse, 2);
+      judge("merge", "lse", elements_of(all.lse), naive_lse_, right_.lse, 2);
       c_.calls += static_cast<Index>(ends.size());
     }
     if (r_.percent(40)) {
@@ -401,8 +402,8 @@ class Call {
       each_part([&](Index from, Index end, const Options& o) {
         attn::attention_into(out, lse, q_.in(), k_.rows(from, end), v_.rows(from, end), mods, o);
       });
-      judge("accumulate", "out", numbers_of(out), naive_out_, right_.out, 2);
-      judge("accumulate", "lse", numbers_of(lse), naive_lse_, right_.lse, 2);
+      judge("accumulate", "out", elements_of(out), naive_out_, right_.out, 2);
+      judge("accumulate", "lse", elements_of(lse), naive_lse_, right_.lse, 2);
       c_.calls += static_cast<Index>(ends.size());
     }
     if (decodes_ || !r_.percent(60)) return;
@@ -416,7 +417,7 @@ class Call {
       attn::attention_backward_into(query.view(), key.view(), value.view(), into, q_.in(), k_.in(), v_.in(), out, lse,
                                     mods, options_);
       c_.calls += 1;
-      judge_gradients("attention_backward_into", numbers_of(query), numbers_of(key), numbers_of(value));
+      judge_gradients("attention_backward_into", elements_of(query), elements_of(key), elements_of(value));
       return;
     }
     each_part([&](Index from, Index end, const Options& o) {
@@ -430,7 +431,7 @@ class Call {
                                     v_.rows(from, end), out, lse, mods, o);
       c_.calls += 1;
     });
-    judge_gradients("backward in parts", numbers_of(query), numbers_of(key), numbers_of(value));
+    judge_gradients("backward in parts", elements_of(query), elements_of(key), elements_of(value));
   }
   Options part_options(Index from) const {
     Options o = options_;
@@ -465,7 +466,7 @@ class Call {
     };
     Part mass{mass_of(right_.weights.x)};
     mass.size = *std::max_element(mass.x.begin(), mass.x.end());
-    judge("attention_mass", "mass", numbers_of(attn::attention_mass(q, k, lse_, mods, options_)),
+    judge("attention_mass", "mass", elements_of(attn::attention_mass(q, k, lse_, mods, options_)),
           mass_of(naive_weights_), mass, 2);
     const auto entropy_of = [&](const std::vector<Wide>& w, Wide* size) {
       std::vector<Wide> all(static_cast<std::size_t>(g_.batch * g_.heads * n), 0);
@@ -481,7 +482,7 @@ class Call {
     Part entropy;
     Wide unused = 0;
     entropy.x = entropy_of(right_.weights.x, &entropy.size);
-    judge("entropy", "entropy", numbers_of(attn::entropy(q, k, lse_, mods, options_)),
+    judge("entropy", "entropy", elements_of(attn::entropy(q, k, lse_, mods, options_)),
           entropy_of(naive_weights_, &unused), entropy, 2);
     const Index count = r_.from(1, 6);
     const auto top_of = [&](const std::vector<Wide>& w) {
@@ -495,7 +496,7 @@ class Call {
       return top;
     };
     Part top{top_of(right_.weights.x), right_.weights.size};
-    judge("top_k_weights", "weights", numbers_of(attn::top_k_weights(q, k, lse_, count, mods, options_).weights),
+    judge("top_k_weights", "weights", elements_of(attn::top_k_weights(q, k, lse_, count, mods, options_).weights),
           top_of(naive_weights_), top, 2);
     c_.calls += 4;
   }
@@ -506,8 +507,8 @@ class Call {
     const auto jvp = attn::attention_jvp(q_.in(), k_.in(), v_.in(), to_q_.in(), to_k_.in(), to_v_.in(), mods, options_);
     const auto naive =
         attn::naive_attention_jvp(q_.in(), k_.in(), v_.in(), to_q_.in(), to_k_.in(), to_v_.in(), mods, options_);
-    judge("attention_jvp", "out", numbers_of(jvp.out), naive_out_, right_.out, 2, kRounding<Q>);
-    judge("attention_jvp", "tangent", numbers_of(jvp.tangent), numbers_of(naive.tangent), right_.tangent, 2,
+    judge("attention_jvp", "out", elements_of(jvp.out), naive_out_, right_.out, 2, kRounding<Q>);
+    judge("attention_jvp", "tangent", elements_of(jvp.tangent), elements_of(naive.tangent), right_.tangent, 2,
           kRounding<Q>);
     c_.calls += 1;
   }
@@ -519,8 +520,8 @@ class Call {
       if (!r_.percent(decodes_ ? 60 : 25)) return;
       const auto judged = [&](const char* way, const auto& cache) {
         const auto r = attn::attention(q_.in(), cache, mods, options_);
-        judge(way, "out", numbers_of(r.out), naive_out_, right_.out, 2, kRounding<Q>);
-        judge(way, "lse", numbers_of(r.lse), naive_lse_, right_.lse, 2);
+        judge(way, "out", elements_of(r.out), naive_out_, right_.out, 2, kRounding<Q>);
+        judge(way, "lse", elements_of(r.lse), naive_lse_, right_.lse, 2);
         c_.calls += 1;
       };
       if (r_.percent(50)) {

@@ -47,7 +47,7 @@ Wide widened(X x) {
 }
 /// Any tensor or view, packed.
 template <class X>
-std::vector<Wide> numbers_of(const X& tensor) {
+std::vector<Wide> elements_of(const X& tensor) {
   const auto v = attn::view(tensor);
   std::vector<Wide> all;
   all.reserve(static_cast<std::size_t>(v.size()));
@@ -84,7 +84,7 @@ class Numbers {
       for (Index h = 0; h < view_.dim(1); ++h)
         for (Index i = 0; i < view_.dim(2); ++i)
           for (Index c = 0; c < view_.dim(3); ++c) view_(b, h, i, c) = narrowed<X>(draw(h, i, c));
-    return numbers_of(view_);
+    return elements_of(view_);
   }
   TensorView<const X, 4> in() const { return view_; }
   /// Keys begin..end.

@@ -111,15 +111,15 @@ TEST(MultiHeadCacheErrors, LeavePagedCachesUnchanged) {
 
 TEST(MultiHeadCacheErrors, LayerAndCacheMustHaveTheSameRope) {
   const auto x = drawn(1, 2, 8, 1);
-  const Layer turning({.embed_dim = 8, .heads = 2, .rope = kRope}), plain({.embed_dim = 8, .heads = 2});
+  const Layer with_rope({.embed_dim = 8, .heads = 2, .rope = kRope}), plain({.embed_dim = 8, .heads = 2});
   KvCache<float> with({.kv_heads = 2, .head_dim = 4, .rope = Rope({.head_dim = 4})}),
       without({.kv_heads = 2, .head_dim = 4}),
       other({.kv_heads = 2, .head_dim = 4, .rope = Rope({.head_dim = 4, .base = 500})});
-  EXPECT_NO_THROW(turning(x, with));
+  EXPECT_NO_THROW(with_rope(x, with));
   EXPECT_NO_THROW(plain(x, without));
-  expect_refused("none in the cache", {"the layer has a rope, but the cache has none"}, [&] { turning(x, without); });
+  expect_refused("none in the cache", {"the layer has a rope, but the cache has none"}, [&] { with_rope(x, without); });
   expect_refused("none in the layer", {"the cache has a rope, but the layer has none"}, [&] { plain.attend(x, with); });
-  expect_refused("another", {"differ", "base 10000 and 500"}, [&] { turning.append(x, other); });
+  expect_refused("another", {"differ", "base 10000 and 500"}, [&] { with_rope.append(x, other); });
   EXPECT_EQ(without.length(0), 2);
   EXPECT_EQ(other.length(0), 0);
   for (const RopeConfig& c :
@@ -130,7 +130,8 @@ TEST(MultiHeadCacheErrors, LayerAndCacheMustHaveTheSameRope) {
   EXPECT_FALSE(Rope({.head_dim = 4}, std::vector<double>{1, 2}) == kRope);
 }
 
-// Over a cache, the layer gives the nodes of a tree their positions; elsewhere, it rotates a draft by its row.
+// A call that appends to a cache rotates the nodes of a tree by their positions. Other calls rotate each token by its
+// row.
 TEST(MultiHeadCacheErrors, LayersWithARopeRefuseSiblings) {
   const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope}), plain({.embed_dim = 8, .heads = 2});
   const auto prompt = drawn(1, 3, 8, 1), drafts = drawn(1, 4, 8, 2);

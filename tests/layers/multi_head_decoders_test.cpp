@@ -207,7 +207,7 @@ TEST(MultiHeadDecoders, MatchPlainLoops) {
   expect_formulas<Eigen::bfloat16>(40);
 }
 
-TEST(MultiHeadDecoders, GiveTheSameOverCaches) {
+TEST(MultiHeadDecoders, GiveTheSameResultsOverCaches) {
   for (std::size_t i = 0; i < decoders().size(); ++i) {
     SCOPED_TRACE(::testing::Message() << "decoder " << i);
     const MultiHeadConfig config = decoders()[i];
@@ -246,7 +246,7 @@ TEST(MultiHeadDecoders, GiveTheSameOverCaches) {
   }
 }
 
-TEST(MultiHeadDecoders, HaveRightGradients) {
+TEST(MultiHeadDecoders, HaveCorrectGradients) {
   for (std::size_t i = 0; i < decoders().size(); ++i) {
     SCOPED_TRACE(::testing::Message() << "decoder " << i);
     MultiHeadConfig config = decoders()[i];
@@ -336,7 +336,7 @@ void expect_gradients_near_double() {
     });
   }
 }
-TEST(MultiHeadDecoders, HaveRightGradientsInOtherTypes) {
+TEST(MultiHeadDecoders, HaveCorrectGradientsInOtherTypes) {
   expect_gradients_near_double<float>();
   expect_gradients_near_double<Eigen::half>();
   expect_gradients_near_double<Eigen::bfloat16>();
@@ -361,7 +361,7 @@ TEST(MultiHeadDecoders, DoNotDependOnThreads) {
   }
 }
 
-/// Dropped keys may be anything: added keys must not bring them back.
+/// Dropped keys may hold anything: added keys must not make them visible.
 TEST(MultiHeadDecoders, AddedKeysAreSeenWithoutAnyOther) {
   const auto layer = drawn_decoder<float>({.embed_dim = 12, .heads = 3, .add_bias_kv = true});
   auto x = drawn_tokens<float>(1, {1, 4, 12});
@@ -428,7 +428,7 @@ TEST(MultiHeadDecoders, HaveTheNamesAndShapesOfHuggingFace) {
   EXPECT_NE(torch.bias("bias_k")(3), torch.bias("bias_v")(3));
 }
 
-TEST(MultiHeadDecoders, RefuseWrongConfigurations) {
+TEST(MultiHeadDecoders, RefuseInvalidConfigurations) {
   const auto refused = [](const MultiHeadConfig& config, const Said& said) {
     expect_refused("config", said, [&] { MultiHeadAttention<float> layer(config); });
   };

@@ -68,8 +68,8 @@ class MultiHeadRope : public ::testing::Test {
 };
 
 TEST_F(MultiHeadRope, RotatesQueriesAndKeysByPosition) {
-  const Layer turning = layer(kRope);
-  Layer identity = turning;  // its results are those of the heads
+  const Layer with_rope = layer(kRope);
+  Layer identity = with_rope;  // its results are those of the heads
   identity.weight("out_proj.weight").matrix().setIdentity();
   identity.bias("out_proj.bias")(0) = 0;
   for (Index f = 0; f < 24; ++f) identity.bias("out_proj.bias")(f) = 0;
@@ -77,7 +77,7 @@ TEST_F(MultiHeadRope, RotatesQueriesAndKeysByPosition) {
        {std::pair(&memory_, std::optional<Index>()), std::pair(&memory_, std::optional<Index>(3)),
         std::pair(&x_, std::optional<Index>())}) {
     const Index first = offset.value_or(key->dim(1) - 5);
-    const auto [want, q, k, v] = heads_over(turning, x_, *key, first);
+    const auto [want, q, k, v] = heads_over(with_rope, x_, *key, first);
     for (const Path path : {Path::flash, Path::naive}) {
       const auto got =
           identity(x_, *key, *key, causal(),
@@ -93,8 +93,8 @@ TEST_F(MultiHeadRope, RotatesQueriesAndKeysByPosition) {
   }
   // Negative control: without a rope the results differ.
   const auto plain = layer(std::nullopt)(x_, memory_, memory_, causal()),
-             turned = turning(x_, memory_, memory_, causal());
-  EXPECT_GT(std::abs(plain.out(0, 4, 0) - turned.out(0, 4, 0)), 1e-3);
+             rotated = with_rope(x_, memory_, memory_, causal());
+  EXPECT_GT(std::abs(plain.out(0, 4, 0) - rotated.out(0, 4, 0)), 1e-3);
 }
 
 /// The product of a rotated x with a gradient equals that of x with the gradient rotated back.
@@ -108,22 +108,22 @@ TEST_F(MultiHeadRope, GradientsAreRotatedBack) {
                      .factor = 3,
                      .trained_length = 64});
     const Eigen::MatrixXd x = Eigen::MatrixXd::Random(5, 6), gradient = Eigen::MatrixXd::Random(5, 6);
-    Eigen::MatrixXd turned = x, back = gradient;
-    rope.rotate(turned, 7);
+    Eigen::MatrixXd rotated = x, back = gradient;
+    rope.rotate(rotated, 7);
     rope.rotate_gradient(back, 7);
-    EXPECT_NEAR(turned.cwiseProduct(gradient).sum(), x.cwiseProduct(back).sum(), 1e-14);
+    EXPECT_NEAR(rotated.cwiseProduct(gradient).sum(), x.cwiseProduct(back).sum(), 1e-14);
     EXPECT_GT((back - gradient).norm(), 0.1);
-    rope.rotate_gradient(turned, 7);
-    EXPECT_NEAR(turned(3, 1), x(3, 1) * std::pow(rope.attention_factor(), 2), 1e-14);
-    EXPECT_EQ(turned(3, 5), x(3, 5));  // not part of a pair
+    rope.rotate_gradient(rotated, 7);
+    EXPECT_NEAR(rotated(3, 1), x(3, 1) * std::pow(rope.attention_factor(), 2), 1e-14);
+    EXPECT_EQ(rotated(3, 5), x(3, 5));  // not part of a pair
   }
 }
 
 TEST_F(MultiHeadRope, DoesNotDependOnThreads) {
-  const Layer turning = layer(kRope);
+  const Layer with_rope = layer(kRope);
   const Tensor<double, 3> x = tensor<double>(Random(1).values(3 * 200 * 24), 3, 200, 24);
-  const auto one = turning(x, x, x, causal(), Options{.executor = serial()});
-  const auto many = turning(x, x, x, causal(), Options{.executor = eager_threads(3)});
+  const auto one = with_rope(x, x, x, causal(), Options{.executor = serial()});
+  const auto many = with_rope(x, x, x, causal(), Options{.executor = eager_threads(3)});
   EXPECT_TRUE(std::equal(one.out.data(), one.out.data() + one.out.size(), many.out.data()));
 }
 

@@ -47,16 +47,16 @@ TEST(SinusoidalPositions, ByHand) {
 TEST(SinusoidalPositions, ShiftsAreRotations) {
   auto rows = sinusoidal_positions<double>(5, 12, {.first = 2});
   const auto later = sinusoidal_positions<double>(5, 12, {.first = 9});
-  Eigen::MatrixXd turned(5, 12);
+  Eigen::MatrixXd rotated(5, 12);
   // Rope maps (x, y) to (x cos - y sin, …); sinusoids are (sin, cos), which rotates the other way.
   for (Index i = 0; i < 5; ++i)
-    for (Index c = 0; c < 12; c += 2) turned(i, c) = rows(i, c + 1), turned(i, c + 1) = rows(i, c);
+    for (Index c = 0; c < 12; c += 2) rotated(i, c) = rows(i, c + 1), rotated(i, c + 1) = rows(i, c);
   const Rope rope({.head_dim = 12, .pairs = RopePairs::interleaved});
-  for (Index i = 0; i < 5; ++i) rope.rotate(turned.row(i), 7);
+  for (Index i = 0; i < 5; ++i) rope.rotate(rotated.row(i), 7);
   for (Index i = 0; i < 5; ++i)
     for (Index c = 0; c < 12; c += 2) {
-      EXPECT_NEAR(turned(i, c), later(i, c + 1), 1e-14);
-      EXPECT_NEAR(turned(i, c + 1), later(i, c), 1e-14);
+      EXPECT_NEAR(rotated(i, c), later(i, c + 1), 1e-14);
+      EXPECT_NEAR(rotated(i, c + 1), later(i, c), 1e-14);
     }
 }
 
@@ -94,11 +94,11 @@ TEST(LearnedPositions, BatchesOfAnyTypeAndLayout) {
   Tensor<float, 2> grad({9, 4}), other({9, 4});
   add_position_gradients(grad, x, 5);
   const Tensor<float, 3> columns = [&] {
-    Tensor<float, 3> turned({2, 4, 3});
+    Tensor<float, 3> transposed({2, 4, 3});
     for (Index b = 0; b < 2; ++b)
       for (Index i = 0; i < 3; ++i)
-        for (Index c = 0; c < 4; ++c) turned(b, c, i) = x(b, i, c);
-    return turned;
+        for (Index c = 0; c < 4; ++c) transposed(b, c, i) = x(b, i, c);
+    return transposed;
   }();
   add_position_gradients(other, columns.permute(0, 2, 1), std::vector<Index>{5, 6, 7});
   EXPECT_EQ(grad(6, 1), 2 * (6 * 4 + 1) + 100);
@@ -226,10 +226,10 @@ TEST(RopeAxes, OnlyDistancesInTheGridMatter) {
 TEST(RopeAxes, GradientsUseTheTransposedMap) {
   const RopeAxes axial({.head_dim = 8, .sections = {1, 3}, .pairs = RopePairs::interleaved});
   const auto x = random_tensor<double>({2, 3, 6, 8}, 4), grad = random_tensor<double>({2, 3, 6, 8}, 5);
-  auto turned = x, back = grad;
-  axial.rotate(turned, grid_positions({2, 3}));
+  auto rotated = x, back = grad;
+  axial.rotate(rotated, grid_positions({2, 3}));
   axial.rotate_gradient(back, grid_positions({2, 3}));
-  EXPECT_NEAR(product(grad, turned), product(back, x), 1e-12);
+  EXPECT_NEAR(product(grad, rotated), product(back, x), 1e-12);
 }
 
 TEST(RopeAxes, BadInput) {

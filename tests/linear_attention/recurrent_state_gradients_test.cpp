@@ -17,8 +17,8 @@ using Tensors = std::vector<Tensor<T, 4>>;
 constexpr Index kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 7, kVDim = 9;
 
 /// A sequence, the gradient of its outputs, and memory for gradients.
-struct Text {
-  explicit Text(Index len)
+struct Sequence {
+  explicit Sequence(Index len)
       : in(random, kBatch, kHeads, kKvHeads, len, len, kDim, kVDim, 0.3),
         q({kBatch, kHeads, len, kDim}),
         k(token_tensor<T>(in, in.k, kDim)),
@@ -99,21 +99,21 @@ struct Text {
 
 TEST(RecurrentStateGradients, PartsHaveTheGradientsOfTheWhole) {
   const Index len = 150;
-  const Text text(len);
+  const Sequence sequence(len);
   for (int form = 0; form < 4; ++form)
     for (const std::vector<Index>& ends : {std::vector<Index>{150}, {1, 2, 150}, {70, 71, 150}, {64, 128, 150}}) {
-      Tensors whole = text.room(), parts = text.room();
-      text.gradients(form, nullptr, nullptr, 0, len, whole);
+      Tensors whole = sequence.room(), parts = sequence.room();
+      sequence.gradients(form, nullptr, nullptr, 0, len, whole);
       std::vector<RecurrentState<T>> before;
-      auto state = Text::empty_state(), grad_state = state;
+      auto state = Sequence::empty_state(), grad_state = state;
       Index at = 0;
       for (const Index end : ends) {
         before.push_back(state);
-        text.run(form, state, at, end);
+        sequence.run(form, state, at, end);
         at = end;
       }
       for (std::size_t p = ends.size(); p-- > 0;)
-        text.gradients(form, &before[p], &grad_state, p == 0 ? 0 : ends[p - 1], ends[p], parts);
+        sequence.gradients(form, &before[p], &grad_state, p == 0 ? 0 : ends[p - 1], ends[p], parts);
       for (std::size_t i = 0; i < whole.size(); ++i)
         for (Index n = 0; n < whole[i].size(); ++n)
           ASSERT_NEAR(parts[i].data()[n], whole[i].data()[n], 1e-11 * (1 + std::abs(whole[i].data()[n])))
@@ -124,11 +124,11 @@ TEST(RecurrentStateGradients, PartsHaveTheGradientsOfTheWhole) {
 /// The loss depends on the outputs and, with random weights, on the final state.
 TEST(RecurrentStateGradients, CentralDifferences) {
   const Index len = 70;
-  const Text text(len);
+  const Sequence sequence(len);
   for (int form = 0; form < 5; ++form) {
     Random random(5);
     const bool is_linear = form == 0 || form == 4;
-    auto before = Text::empty_state(), of_loss = before;
+    auto before = Sequence::empty_state(), of_loss = before;
     const auto fill = [&](RecurrentState<T>& state, double least) {
       for (Index b = 0; b < kBatch; ++b)
         for (Index h = 0; h < kKvHeads; ++h)
@@ -140,9 +140,9 @@ TEST(RecurrentStateGradients, CentralDifferences) {
     fill(before, 1), fill(of_loss, -0.5);
     const auto loss = [&] {
       auto state = before;
-      const Tensor<T, 4> out = text.run(form, state, 0, len);
+      const Tensor<T, 4> out = sequence.run(form, state, 0, len);
       T sum = 0;
-      for (Index i = 0; i < out.size(); ++i) sum += out.data()[i] * text.grad_out.data()[i];
+      for (Index i = 0; i < out.size(); ++i) sum += out.data()[i] * sequence.grad_out.data()[i];
       for (Index b = 0; b < kBatch; ++b)
         for (Index h = 0; h < kKvHeads; ++h)
           for (Index f = 0; f < kDim; ++f) {
@@ -152,8 +152,8 @@ TEST(RecurrentStateGradients, CentralDifferences) {
       return sum;
     };
     auto grad_state = of_loss;
-    Tensors to = text.room();
-    text.gradients(form, &before, &grad_state, 0, len, to);
+    Tensors to = sequence.room();
+    sequence.gradients(form, &before, &grad_state, 0, len, to);
     const auto expect_slope = [&](T& x, T got, const char* what) {
       const T was = x, step = 1e-5;
       x = was + step;
@@ -166,9 +166,9 @@ TEST(RecurrentStateGradients, CentralDifferences) {
     for (const auto& [b, h, f, e] : {Shape<4>{0, 0, 0, 0}, Shape<4>{1, 1, 6, 8}, Shape<4>{0, 1, 3, 5}}) {
       expect_slope(before.sums()(b, h, f, e), grad_state.sums()(b, h, f, e), "sums");
       if (is_linear) expect_slope(before.normaliser()(b, h, f), grad_state.normaliser()(b, h, f), "normaliser");
-      auto& mutable_text = const_cast<Text&>(text);
-      expect_slope(mutable_text.k(b, h, 69, f), to[1](b, h, 69, f), "last key");
-      expect_slope(mutable_text.v(b, h, 2, e), to[2](b, h, 2, e), "value");
+      auto& mutable_sequence = const_cast<Sequence&>(sequence);
+      expect_slope(mutable_sequence.k(b, h, 69, f), to[1](b, h, 69, f), "last key");
+      expect_slope(mutable_sequence.v(b, h, 2, e), to[2](b, h, 2, e), "value");
     }
   }
 }
@@ -176,65 +176,69 @@ TEST(RecurrentStateGradients, CentralDifferences) {
 /// Keys that no row sees are part of the final state, and have gradients from it.
 TEST(RecurrentStateGradients, KeysAfterAllRows) {
   for (const Index q_len : {0, 3}) {
-    const Text text(70);
+    const Sequence sequence(70);
     Random random(6);
-    const auto before = Text::empty_state();
+    const auto before = Sequence::empty_state();
     auto grad_state = before;
     for (Index f = 0; f < kDim; ++f) {
       grad_state.normaliser()(1, 1, f) = random.uniform(-1, 1);
       for (Index e = 0; e < kVDim; ++e) grad_state.sums()(1, 1, f, e) = random.uniform(-1, 1);
     }
     const auto of_state = grad_state;
-    Tensors to = text.room();
+    Tensors to = sequence.room();
     const auto rows = [&](const auto& t) { return t.view().slice(2, 0, q_len); };
     linear_attention_backward_into(to[0].view().slice(2, 0, q_len), to[1], to[2], before, grad_state,
-                                   rows(text.grad_out), rows(text.q), text.k, text.v, elu1(), causal(),
+                                   rows(sequence.grad_out), rows(sequence.q), sequence.k, sequence.v, elu1(), causal(),
                                    {.q_offset = 0});
     for (const Index j : {Index(5), Index(64), Index(69)})
       for (Index f = 0; f < kDim; ++f) {
-        const T x = text.k(1, 1, j, f);
+        const T x = sequence.k(1, 1, j, f);
         T sum = of_state.normaliser()(1, 1, f);
-        for (Index e = 0; e < kVDim; ++e) sum += of_state.sums()(1, 1, f, e) * text.v(1, 1, j, e);
+        for (Index e = 0; e < kVDim; ++e) sum += of_state.sums()(1, 1, f, e) * sequence.v(1, 1, j, e);
         EXPECT_NEAR(to[1](1, 1, j, f), sum * (x > 0 ? 1 : std::exp(x)), 1e-12) << q_len << ": key " << j;
       }
   }
 }
 
 TEST(RecurrentStateGradients, IntoWritesTheSameGradients) {
-  const Text text(80);
-  const auto before = Text::empty_state();
+  const Sequence sequence(80);
+  const auto before = Sequence::empty_state();
   const Mods<> none;
   auto grad_state = before, other_state = before;
-  Tensors to = text.room();
+  Tensors to = sequence.room();
   Tensor<T, 1> of_heads({kKvHeads});
   std::fill_n(of_heads.data(), kKvHeads, T(7));  // overwritten
   const HeadDecays decays = retention_decay(kKvHeads);
-  const auto want = gated_attention_backward(before, grad_state, text.grad_out, text.q, text.k, text.v, decays);
-  gated_attention_backward_into(to[0], to[1], to[2], of_heads, before, other_state, text.grad_out, text.q, text.k,
-                                text.v, decays, none, {.executor = eager_threads(2)});
-  for (Index i = 0; i < text.q.size(); ++i) ASSERT_EQ(to[0].data()[i], want.query.data()[i]);
-  for (Index i = 0; i < text.k.size(); ++i) ASSERT_EQ(to[1].data()[i], want.key.data()[i]);
+  const auto want =
+      gated_attention_backward(before, grad_state, sequence.grad_out, sequence.q, sequence.k, sequence.v, decays);
+  gated_attention_backward_into(to[0], to[1], to[2], of_heads, before, other_state, sequence.grad_out, sequence.q,
+                                sequence.k, sequence.v, decays, none, {.executor = eager_threads(2)});
+  for (Index i = 0; i < sequence.q.size(); ++i) ASSERT_EQ(to[0].data()[i], want.query.data()[i]);
+  for (Index i = 0; i < sequence.k.size(); ++i) ASSERT_EQ(to[1].data()[i], want.key.data()[i]);
   for (Index h = 0; h < kKvHeads; ++h) EXPECT_EQ(of_heads(h), want.log_gate(h));
   EXPECT_EQ(grad_state.sums()(1, 1, 6, 8), other_state.sums()(1, 1, 6, 8));
 }
 
 TEST(RecurrentStateGradients, RefusesBadArguments) {
-  const Text text(5);
-  auto state = Text::empty_state(), grad_state = state;
+  const Sequence sequence(5);
+  auto state = Sequence::empty_state(), grad_state = state;
   RecurrentState<T> small({.batch = 1, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim});
-  Tensors to = text.room();
-  EXPECT_THROW(linear_attention_backward(state, state, text.grad_out, text.q, text.k, text.v, elu1(), causal()),
-               std::invalid_argument);
-  EXPECT_THROW(linear_attention_backward(small, grad_state, text.grad_out, text.q, text.k, text.v, elu1(), causal()),
-               std::invalid_argument);
-  EXPECT_THROW(linear_attention_backward(state, small, text.grad_out, text.q, text.k, text.v, elu1(), causal()),
+  Tensors to = sequence.room();
+  EXPECT_THROW(
+      linear_attention_backward(state, state, sequence.grad_out, sequence.q, sequence.k, sequence.v, elu1(), causal()),
+      std::invalid_argument);
+  EXPECT_THROW(linear_attention_backward(small, grad_state, sequence.grad_out, sequence.q, sequence.k, sequence.v,
+                                         elu1(), causal()),
                std::invalid_argument);
   EXPECT_THROW(
-      gated_attention_backward_into(to[0], to[1], to[2], to[4], text.grad_out, text.q, text.k, text.v, text.gate),
+      linear_attention_backward(state, small, sequence.grad_out, sequence.q, sequence.k, sequence.v, elu1(), causal()),
       std::invalid_argument);
+  EXPECT_THROW(gated_attention_backward_into(to[0], to[1], to[2], to[4], sequence.grad_out, sequence.q, sequence.k,
+                                             sequence.v, sequence.gate),
+               std::invalid_argument);
   Tensor<T, 1> of_heads({kKvHeads + 1});
-  EXPECT_THROW(gated_attention_backward_into(to[0], to[1], to[2], of_heads, text.grad_out, text.q, text.k, text.v,
-                                             retention_decay(kKvHeads)),
+  EXPECT_THROW(gated_attention_backward_into(to[0], to[1], to[2], of_heads, sequence.grad_out, sequence.q, sequence.k,
+                                             sequence.v, retention_decay(kKvHeads)),
                std::invalid_argument);
 }
 

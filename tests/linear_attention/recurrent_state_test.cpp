@@ -16,8 +16,8 @@ constexpr Index kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 16, kVDim = 20;
 
 /// The inputs of a sequence, and parts of them.
 template <class T>
-struct Text {
-  explicit Text(Index len, std::uint64_t seed = 1)
+struct Sequence {
+  explicit Sequence(Index len, std::uint64_t seed = 1)
       : random(seed),
         in(random, kBatch, kHeads, kKvHeads, len, len, kDim, kVDim, 0.3),
         q({kBatch, kHeads, len, kDim}),
@@ -94,15 +94,15 @@ TYPED_TEST_SUITE(RecurrentStates, Scalars);
 
 TYPED_TEST(RecurrentStates, PartsOfAnyLengthsGiveTheWholeSequence) {
   using T = TypeParam;
-  const Text<T> text(150);
+  const Sequence<T> sequence(150);
   for (int form = 0; form < kForms; ++form) {
-    const Tensor<T, 4> whole = text.run(form, nullptr, 0, 150);
+    const Tensor<T, 4> whole = sequence.run(form, nullptr, 0, 150);
     for (const std::vector<Index>& lengths :
          {std::vector<Index>{150}, {1, 2, 3, 144}, {70, 1, 1, 64, 14}, {63, 65, 22}, std::vector<Index>(150, 1)}) {
       auto state = empty_state<T>();
       Index at = 0;
       for (const Index n : lengths) {
-        const Tensor<T, 4> part = text.run(form, &state, at, at + n);
+        const Tensor<T, 4> part = sequence.run(form, &state, at, at + n);
         EXPECT_LE(largest_difference<T>(part, whole.slice(2, at, at + n)), 200 * std::numeric_limits<T>::epsilon())
             << "form " << form << " from token " << at << ", " << n;
         at += n;
@@ -114,37 +114,39 @@ TYPED_TEST(RecurrentStates, PartsOfAnyLengthsGiveTheWholeSequence) {
 TYPED_TEST(RecurrentStates, RowInvariantPartsGiveTheBitsOfTheWholeSequence) {
   using T = TypeParam;
   const Index len = 1100;  // more than a segment
-  const Text<T> text(len);
+  const Sequence<T> sequence(len);
   const Options serially{.executor = serial(), .row_invariant = true},
       on_threads{.executor = eager_threads(3), .row_invariant = true};
   for (int form = 0; form < kForms; ++form) {
     auto all = empty_state<T>();
-    const Tensor<T, 4> whole = text.run(form, nullptr, 0, len, serially);
-    EXPECT_EQ(largest_difference<T>(text.run(form, &all, 0, len, on_threads), whole), 0) << "form " << form;
-    EXPECT_LE(largest_difference<T>(text.run(form, nullptr, 0, len), whole), 2000 * std::numeric_limits<T>::epsilon());
+    const Tensor<T, 4> whole = sequence.run(form, nullptr, 0, len, serially);
+    EXPECT_EQ(largest_difference<T>(sequence.run(form, &all, 0, len, on_threads), whole), 0) << "form " << form;
+    EXPECT_LE(largest_difference<T>(sequence.run(form, nullptr, 0, len), whole),
+              2000 * std::numeric_limits<T>::epsilon());
     for (const std::vector<Index>& lengths : {std::vector<Index>{1, 2, 63, 64, 65, 905}, {1030, 70}}) {
       auto state = empty_state<T>();
       Index at = 0;
       for (const Index n : lengths) {
-        const Tensor<T, 4> part = text.run(form, &state, at, at + n, at % 2 ? serially : on_threads);
+        const Tensor<T, 4> part = sequence.run(form, &state, at, at + n, at % 2 ? serially : on_threads);
         EXPECT_EQ(largest_difference<T>(part, whole.slice(2, at, at + n)), 0) << "form " << form << " from " << at;
         at += n;
       }
       EXPECT_EQ(largest_difference<T>(state.sums(), all.sums()), 0) << "form " << form;
     }
   }
-  // Keys without queries, and an element of the batch by itself.
-  const Tensor<T, 4>
-      whole = text.run(0, nullptr, 0, len, serially),
-      last = linear_attention(text.q.view().slice(2, len - 20, len), text.k, text.v, elu1(), causal(), on_threads).out,
-      second = linear_attention(text.q.view().slice(0, 1, 2), text.k.view().slice(0, 1, 2),
-                                text.v.view().slice(0, 1, 2), elu1(), causal(), on_threads)
-                   .out;
+  // Keys without queries, and a batch element alone.
+  const Tensor<T, 4> whole = sequence.run(0, nullptr, 0, len, serially),
+                     last = linear_attention(sequence.q.view().slice(2, len - 20, len), sequence.k, sequence.v, elu1(),
+                                             causal(), on_threads)
+                                .out,
+                     second = linear_attention(sequence.q.view().slice(0, 1, 2), sequence.k.view().slice(0, 1, 2),
+                                               sequence.v.view().slice(0, 1, 2), elu1(), causal(), on_threads)
+                                  .out;
   EXPECT_EQ(largest_difference<T>(last, whole.slice(2, len - 20, len)), 0);
   EXPECT_EQ(largest_difference<T>(second, whole.slice(0, 1, 2)), 0);
 }
 
-/// A head gives the same bits beside others that share its keys as by itself.
+/// A head gives the same bits alone as in a group that shares its keys.
 TEST(RecurrentState, RowInvariantHeadsDoNotDependOnTheirGroup) {
   const Options options{.row_invariant = true};
   for (const Index dim : {7, 16, 33}) {
@@ -172,7 +174,7 @@ TEST(RecurrentState, RowInvariantHeadsDoNotDependOnTheirGroup) {
 /// Each sequence of the batch consumes its own number of tokens; NaN in the trailing padding has no effect.
 TYPED_TEST(RecurrentStates, PromptsOfDifferentLengths) {
   using T = TypeParam;
-  Text<T> text(80), other(80);
+  Sequence<T> sequence(80), other(80);
   for (Index h = 0; h < kKvHeads; ++h)
     for (Index t = 30; t < 80; ++t) {
       for (Index d = 0; d < kDim; ++d) other.k(0, h, t, d) = std::numeric_limits<T>::quiet_NaN();
@@ -183,8 +185,8 @@ TYPED_TEST(RecurrentStates, PromptsOfDifferentLengths) {
   const auto out = linear_attention(ragged, other.q, other.k, other.v, elu1(), causal() | key_lengths({30, 80})).out;
   const auto gated = gated_attention(ragged_gated, other.q, other.k, other.v, other.gate, key_lengths({30, 80})).out;
   auto first = empty_state<T>(), all = empty_state<T>(), first_gated = first, all_gated = all;
-  text.run(0, &first, 0, 30), text.run(0, &all, 0, 80);
-  text.run(1, &first_gated, 0, 30), text.run(1, &all_gated, 0, 80);
+  sequence.run(0, &first, 0, 30), sequence.run(0, &all, 0, 80);
+  sequence.run(1, &first_gated, 0, 30), sequence.run(1, &all_gated, 0, 80);
   const auto same = [](const auto& a, const auto& b, const auto& c) {  // sequence 0 of a, sequence 1 of b
     const T near = 200 * std::numeric_limits<T>::epsilon();
     const auto got = c.sums(), zero = a.sums(), one = b.sums();
@@ -201,13 +203,13 @@ TYPED_TEST(RecurrentStates, PromptsOfDifferentLengths) {
 }
 
 TEST(RecurrentState, CopyResetAndReorder) {
-  const Text<float> text(40);
+  const Sequence<float> sequence(40);
   auto state = empty_state<float>();
-  text.run(0, &state, 0, 39);
+  sequence.run(0, &state, 0, 39);
   const auto before = state;
-  const auto next = text.run(0, &state, 39, 40);
+  const auto next = sequence.run(0, &state, 39, 40);
   auto copy = before;
-  EXPECT_EQ(largest_difference<float>(text.run(0, &copy, 39, 40), next), 0);
+  EXPECT_EQ(largest_difference<float>(sequence.run(0, &copy, 39, 40), next), 0);
 
   auto swapped = before;
   swapped.reorder({1, 0});
@@ -224,7 +226,7 @@ TEST(RecurrentState, CopyResetAndReorder) {
   EXPECT_EQ(one.sums()(1, 1, 2, 3), before.sums()(1, 1, 2, 3));
   one.reset();
   EXPECT_EQ(one.sums()(1, 1, 2, 3), 0);
-  EXPECT_EQ(largest_difference<float>(text.run(0, &one, 0, 10), text.run(0, nullptr, 0, 10)), 0);
+  EXPECT_EQ(largest_difference<float>(sequence.run(0, &one, 0, 10), sequence.run(0, nullptr, 0, 10)), 0);
 }
 
 /// The state holds the sums of features times values, and of features.
@@ -295,14 +297,14 @@ TEST(RecurrentState, SingleTokensOfWideValues) {
 
 /// A token takes the same memory after any number of tokens.
 TEST(RecurrentState, MemoryPerTokenIsConstant) {
-  const Text<float> text(130);
+  const Sequence<float> sequence(130);
   for (int form = 0; form < kForms; ++form) {
     auto state = empty_state<float>();
     std::ptrdiff_t peaks[2];
-    text.run(form, &state, 0, 1, {.executor = serial()});
-    peaks[0] = allocations_of([&] { text.run(form, &state, 1, 2, {.executor = serial()}); }).peak;
-    text.run(form, &state, 2, 129, {.executor = serial()});
-    peaks[1] = allocations_of([&] { text.run(form, &state, 129, 130, {.executor = serial()}); }).peak;
+    sequence.run(form, &state, 0, 1, {.executor = serial()});
+    peaks[0] = allocations_of([&] { sequence.run(form, &state, 1, 2, {.executor = serial()}); }).peak;
+    sequence.run(form, &state, 2, 129, {.executor = serial()});
+    peaks[1] = allocations_of([&] { sequence.run(form, &state, 129, 130, {.executor = serial()}); }).peak;
     // The heap may give an aligned block a cache line more. One float per token would be 508 bytes.
     EXPECT_NEAR(static_cast<double>(peaks[0]), static_cast<double>(peaks[1]), 64) << form;
   }
@@ -311,7 +313,7 @@ TEST(RecurrentState, MemoryPerTokenIsConstant) {
 /// If any allocation fails, the gradient of the state is left unchanged.
 TEST(RecurrentState, FailedAllocationsLeaveTheGradientOfTheStateUnchanged) {
   if (!memory_can_run_out()) GTEST_SKIP() << "sanitizers replace the heap, so allocations cannot be made to fail";
-  const Text<float> text(200);
+  const Sequence<float> sequence(200);
   const auto before = empty_state<float>();
   auto grad_state = empty_state<float>();
   std::fill_n(grad_state.sums().data(), 20, 1.5f);
@@ -331,13 +333,16 @@ TEST(RecurrentState, FailedAllocationsLeaveTheGradientOfTheStateUnchanged) {
   for (const Executor& executor : {serial(), eager_threads(3)}) {
     const Options options{.executor = executor};
     unchanged("delta", [&] {
-      gated_delta_rule_backward(before, grad_state, grad_out, text.q, text.k, text.v, text.gate, text.beta, options);
+      gated_delta_rule_backward(before, grad_state, grad_out, sequence.q, sequence.k, sequence.v, sequence.gate,
+                                sequence.beta, options);
     });
     unchanged("gated", [&] {
-      gated_attention_backward(before, grad_state, grad_out, text.q, text.k, text.v, text.gates, options);
+      gated_attention_backward(before, grad_state, grad_out, sequence.q, sequence.k, sequence.v, sequence.gates,
+                               options);
     });
     unchanged("linear", [&] {
-      linear_attention_backward(before, grad_state, grad_out, text.q, text.k, text.v, elu1(), causal(), options);
+      linear_attention_backward(before, grad_state, grad_out, sequence.q, sequence.k, sequence.v, elu1(), causal(),
+                                options);
     });
   }
 }
@@ -348,14 +353,14 @@ TEST(RecurrentState, RefusesBadArguments) {
   expect_refused("reorder", {"3 indices", "2 sequences"}, [&] { state.reorder({0, 1, 0}); });
   expect_refused("reorder", {"sequence 2", "batch is 2"}, [&] { state.reorder({0, 2}); });
   expect_refused("reset", {"sequence -1"}, [&] { state.reset(-1); });
-  const Text<float> text(4);
+  const Sequence<float> sequence(4);
   RecurrentState<float> other({.batch = kBatch, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim + 1});
-  expect_refused("another v_dim", {"(2, 2, 16, 21)", "(2, 2, 16, 20)"}, [&] { text.run(0, &other, 0, 4); });
+  expect_refused("another v_dim", {"(2, 2, 16, 21)", "(2, 2, 16, 20)"}, [&] { sequence.run(0, &other, 0, 4); });
   RecurrentState<float> of_heads({.batch = kBatch, .kv_heads = kHeads, .features = kDim, .v_dim = kVDim});
-  expect_refused("another number of heads", {"(2, 4, 16, 20)"}, [&] { text.run(4, &of_heads, 0, 4); });
+  expect_refused("another number of heads", {"(2, 4, 16, 20)"}, [&] { sequence.run(4, &of_heads, 0, 4); });
   RecurrentState<float> narrow({.batch = kBatch, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim});
   expect_refused("features of a map", {"(2, 2, 24, 20)"},
-                 [&] { linear_attention(narrow, text.q, text.k, text.v, favor(24, 1), causal()); });
+                 [&] { linear_attention(narrow, sequence.q, sequence.k, sequence.v, favor(24, 1), causal()); });
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST(PackedDocuments, EqualSeparateCalls) {
   expect_separate_calls(p, documents_at(p.queries, p.keys), full());
 }
 
-// The positions of the queries do not matter, nor do they have to be the same for all batch elements.
+// The positions of the queries have no effect, and may differ between batch elements.
 TEST(PackedDocuments, CountRowsWhateverTheirPositions) {
   const Packed p;
   const auto mods = documents_at(p.queries, p.keys);
@@ -92,8 +92,8 @@ TEST(PackedDocuments, MayBeCausalWithinEachDocument) {
   expect_separate_calls(p, documents_at(p.queries, p.keys) | is_past, causal(), {.q_offset = 0});
 }
 
-// Each part passes the offsets of all keys, as one table does.
-TEST(PackedDocuments, InKeysInParts) {
+// Each part passes the offsets of all keys, as for documents_at() with one table.
+TEST(PackedDocuments, WithKeysInParts) {
   const Packed p;
   const auto mods = documents_at(p.queries, p.keys);
   const auto expected = attention(p.q, p.k, p.v, mods);

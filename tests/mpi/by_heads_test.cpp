@@ -13,7 +13,7 @@ void check_every_mod_by_heads() {
     s.heads = s.kv_heads * ((ring.ranks() + s.kv_heads - 1) / s.kv_heads + random.integer(0, 1));
     RankCase<T> c(s, random);
     each_erased_row({c.sizes, c.numbers, random}, [&](const auto& row) {
-      if (sample.takes_next()) c.check(ring, row, HeadsWay());
+      if (sample.takes_next()) c.check(ring, row, HeadsAlgorithm());
     });
   });
 }
@@ -26,7 +26,8 @@ TEST(ByHeads, Sigmoid) {
     RankCase<float> c({2, 8, 2, 30, 30, 5, 4}, random);
     c.numbers.sigmoid_bias = -2;
     const auto causal = attn::causal();
-    c.check(ring, Row<decltype(causal)>{"causal", causal, {[](const Pair& p) { return p.kv <= p.q; }, {}}}, HeadsWay());
+    c.check(ring, Row<decltype(causal)>{"causal", causal, {[](const Pair& p) { return p.kv <= p.q; }, {}}},
+            HeadsAlgorithm());
   });
 }
 
@@ -35,7 +36,7 @@ TEST(ByHeads, EveryLength) {
   for_each_ring(53, [&](mpi::Ring& ring, Random& random, Sample&) {
     for (const Index len : {0, 1, 2, 5, 6, 13}) {
       RankCase<float> c({1, 7, 1, len, len, 3, 2}, random);
-      c.check(ring, Row<Mods<>>{"plain", Mods<>(), {}}, HeadsWay());
+      c.check(ring, Row<Mods<>>{"plain", Mods<>(), {}}, HeadsAlgorithm());
     }
   });
 }

@@ -1,5 +1,5 @@
-// Delays and reorders MPI messages through MPI's profiling interface: sends wait a little, and messages that have
-// arrived are not reported at first. Loaded before MPI with LD_PRELOAD.
+// Delays and reorders MPI messages through MPI's profiling interface: sends wait briefly, and arrived messages are
+// reported late. Loaded before MPI with LD_PRELOAD.
 #include <mpi.h>
 
 #include <chrono>

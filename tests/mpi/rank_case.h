@@ -14,7 +14,7 @@
 namespace attn::test {
 
 /// Passes keys from rank to rank.
-struct RingWay {
+struct RingAlgorithm {
   template <class... A>
   auto forward(mpi::Ring& ring, const A&... a) const {
     return ring.attention(a...);
@@ -25,7 +25,7 @@ struct RingWay {
   }
 };
 /// Exchanges tokens for heads.
-struct HeadsWay {
+struct HeadsAlgorithm {
   template <class... A>
   auto forward(mpi::Ring& ring, const A&... a) const {
     return ring.attention_by_heads(a...);
@@ -54,9 +54,9 @@ class RankCase {
   Numbers numbers;
   Inputs inputs;
 
-  /// `way`: how the ranks split the work, RingWay or HeadsWay.
-  template <class M, class Way = RingWay>
-  void check(mpi::Ring& ring, const Row<M>& row, const Way& way = {}) {
+  /// `algorithm`: how the ranks share the work, RingAlgorithm or HeadsAlgorithm.
+  template <class M, class Algorithm = RingAlgorithm>
+  void check(mpi::Ring& ring, const Row<M>& row, const Algorithm& algorithm = {}) {
     std::ostringstream text;
     text << row.name << ", " << sizes << (grad_lse_.empty() ? "" : ", with grad_lse");
     if (numbers.q_offset) text << ", q_offset " << *numbers.q_offset;
@@ -75,10 +75,10 @@ class RankCase {
     options.executor = executors[(ring.rank() + ++turn) % 2];
 
     const auto q = ring.scatter(a.q.cview()), k = ring.scatter(a.k.cview()), v = ring.scatter(a.v.cview());
-    const auto r = way.forward(ring, q, k, v, row.mod, options);
+    const auto r = algorithm.forward(ring, q, k, v, row.mod, options);
     const Result into{ring.scatter(grad_out.cview()),
                       numbers.sigmoid_bias ? Tensor<Wide<T>, 3>(grad_lse) : ring.scatter(grad_lse)};
-    const auto g = way.backward(ring, into, q, k, v, r, row.mod, options);
+    const auto g = algorithm.backward(ring, into, q, k, v, r, row.mod, options);
     const Computed<T> got{plain(ring.gather(r.out, 0)),
                           numbers.sigmoid_bias ? std::vector<Wide<T>>() : plain(ring.gather(r.lse, 0))};
     const ComputedGradients<T> gradients{plain(ring.gather(g.query, 0)), plain(ring.gather(g.key, 0)),

@@ -132,14 +132,14 @@ TEST(Rules, CachesThatContradictTheLayout) {
     EXPECT_HAS(text, "grown: got 2 prompt lengths for 1 sequences");
     text = all([&] { ring.decode(q, mpi::grown(of(one, 4), {-1})); });
     EXPECT_HAS(text, "grown: prompts[0] must not be negative, but is -1");
-    KvCacheConfig two = one, turned = one;
+    KvCacheConfig two = one, with_rope = one;
     two.batch = 2;
-    turned.rope = Rope({.head_dim = 8});
+    with_rope.rope = Rope({.head_dim = 8});
     text = all([&] { ring.decode(q, of(odd ? two : one, 4)); });
     EXPECT_HAS(text, "rank 1: batch differs: query has 1, the cache has 2 sequences");
     text = all([&] { ring.decode(odd ? drawn<float>({2, 2, 1, 8}, 1) : q, of(odd ? two : one, 4)); });
     EXPECT_HAS(text, "batch is 1 on rank 0, 2 on rank 1");
-    text = all([&] { ring.decode(q, of(odd ? turned : one, 4)); });
+    text = all([&] { ring.decode(q, of(odd ? with_rope : one, 4)); });
     EXPECT_HAS(text, "rank 1: decode: the cache rotates keys by their rows on this rank");
     text = all([&] { ring.decode(q, of(one, 4), attn::sliding_window(odd ? 3 : 4)); });
     EXPECT_HAS(text, "the mods of rank 1 and rank 0");

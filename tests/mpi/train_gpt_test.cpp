@@ -25,7 +25,7 @@ Options small_options() {
   return options;
 }
 
-std::vector<float> numbers_of(State& state) {
+std::vector<float> parameter_values(State& state) {
   std::vector<float> all = state.losses;
   for (const nn::Parameter<float>& p : nn::parameters_of<float>(state.model))
     all.insert(all.end(), p.values.begin(), p.values.end());
@@ -36,7 +36,7 @@ std::vector<float> numbers_of(State& state) {
 std::vector<float> learned(const Text& text, Ranks& ranks) {
   State state(small_options(), text);
   while (state.step < state.options.steps) train_step(state, text, ranks);
-  return numbers_of(state);
+  return parameter_values(state);
 }
 
 TEST(TrainGptOverRanks, MatchesASingleRank) {

@@ -18,7 +18,7 @@ endif()
 
 find_program(mpicxx NAMES mpicxx mpic++ mpicxx.openmpi mpicxx.mpich)
 if(NOT mpicxx)
-  message("skipped: there is no MPI here, so the component could only be refused (Debian: libopenmpi-dev)")
+  message("skipped: there is no MPI here, so only the error without MPI was tested (Debian: libopenmpi-dev)")
   return()
 endif()
 build_and_test(${source} ${WORK_DIR}/mpi Release -D CMAKE_PREFIX_PATH=${prefix} -D "CONSUMER_WARNINGS=${WARNINGS}")

@@ -1,4 +1,4 @@
-// What the tests of KvCaches share: comparing a layer with a plain list of tokens, and a mod that throws.
+// Helpers of the tests of KvCaches: comparing a layer with a plain list of tokens, and a mod that throws.
 #pragma once
 
 #include <stdexcept>

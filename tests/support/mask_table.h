@@ -90,7 +90,7 @@ inline void add_documents(MaskRows& rows, const Setting& s) {
   add_mask(rows, "documents, mixed" + list(mixed), attn::documents(mixed), same(mixed));
 }
 
-/// Two tables of offsets, which need not have anything in common with positions.
+/// Two tables of offsets, which are independent of positions.
 inline void add_packed_pairs(MaskRows& rows, const Setting& s) {
   if (!s.even()) return;
   const Index documents = s.random.integer(1, 6);

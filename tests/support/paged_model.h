@@ -18,7 +18,7 @@ class PagedModel {
 
   PagedKvCache<T> cache;
   std::map<Index, Tokens> sequences;
-  std::map<Index, Index> offsets;  // how many tokens of each sequence have left its window
+  std::map<Index, Index> offsets;  // how many tokens of each sequence were dropped by its window
 
   const TokenSizes& sizes() const { return sizes_; }
 
@@ -46,14 +46,14 @@ class PagedModel {
     const auto found = offsets.find(id);
     return found == offsets.end() ? 0 : found->second;
   }
-  /// The fewest tokens that truncate() and fork() may leave.
+  /// The fewest tokens that truncate() and fork() may keep.
   Index least(Index id) const { return offset(id) > 0 ? cache.config().window : 0; }
   void truncate(Index id, Index length) {
     cache.truncate(id, length);
     sequences.at(id).truncate(length);
   }
 
-  /// Lets the tokens leave that an append drops first.
+  /// Removes the tokens that an append drops first.
   void slide(Index id) {
     Tokens& tokens = sequences.at(id);
     const Index left = tokens_leaving(cache.config(), tokens.size());

@@ -132,7 +132,7 @@ inline std::vector<std::vector<double>> oracle_logits(const TinyLlama& llama, co
     return y;
   };
   const std::size_t head_dim = llama.sizes.head_dim();
-  const auto turned = [head_dim](Row x, std::size_t position) {
+  const auto rotated = [head_dim](Row x, std::size_t position) {
     for (std::size_t i = 0; i < x.size(); i += 2) {
       const double pair = static_cast<double>(i % head_dim) / static_cast<double>(head_dim);
       const double angle = static_cast<double>(position) * std::pow(10000, -pair), a = x[i], b = x[i + 1];
@@ -154,8 +154,8 @@ inline std::vector<std::vector<double>> oracle_logits(const TinyLlama& llama, co
     Row x(embedded.begin(), embedded.end());
     for (std::size_t l = 0; l < llama.layers.size(); ++l) {
       const TinyLlamaLayer& layer = llama.layers[l];
-      const Row in = norm(x, layer.rms_att), q = turned(times(layer.wq, in), t);
-      keys[l].push_back(turned(times(layer.wk, in), t));
+      const Row in = norm(x, layer.rms_att), q = rotated(times(layer.wq, in), t);
+      keys[l].push_back(rotated(times(layer.wk, in), t));
       values[l].push_back(times(layer.wv, in));
       Row out(x.size(), 0);
       for (std::size_t h = 0; h < heads; ++h) {

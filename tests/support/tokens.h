@@ -11,7 +11,7 @@ struct TokenSizes {
   Index kv_heads = 1, head_dim = 1, v_dim = 1;
 };
 
-/// How many of a sequence's tokens leave its window, after the sinks, when more are appended; see PagedKvCacheConfig.
+/// How many tokens after a sequence's sinks its window drops when more are appended; see PagedKvCacheConfig.
 template <class Config>
 Index tokens_leaving(const Config& c, Index length) {
   const Index beyond = length - c.sinks - c.window;

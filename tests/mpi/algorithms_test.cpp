@@ -9,7 +9,7 @@ namespace attn::test {
 
 /// Decoding against the oracle.
 template <class T>
-void check_every_mod_of_ways() {
+void check_every_mod_of_decoding() {
   for_each_ring(31, [&](mpi::Ring& ring, Random& random, Sample& sample) {
     Sizes s{random.integer(1, 2), 1, random.integer(1, 3), random.integer(0, 40), 0, random.integer(1, 9),
             random.integer(1, 9)};
@@ -34,10 +34,10 @@ void check_every_mod_of_ways() {
   });
 }
 
-TEST(Ways, EveryMod) { check_every_mod_of_ways<float>(); }
-TEST(Ways, EveryModHalf) { check_every_mod_of_ways<Eigen::half>(); }
+TEST(Algorithms, EveryMod) { check_every_mod_of_decoding<float>(); }
+TEST(Algorithms, EveryModHalf) { check_every_mod_of_decoding<Eigen::half>(); }
 
-TEST(Ways, DecodeWithSigmoids) {
+TEST(Algorithms, DecodeWithSigmoids) {
   for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
     const auto q = drawn<float>({2, 4, 3, 8}, 1), k = drawn<float>({2, 2, 33, 8}, 2),
                v = drawn<float>({2, 2, 33, 5}, 3);
@@ -50,7 +50,7 @@ TEST(Ways, DecodeWithSigmoids) {
 }
 
 /// A sink counts once for any number of ranks, and mods see the heads' indices in the whole call.
-TEST(Ways, SinksAndHeads) {
+TEST(Algorithms, SinksAndHeads) {
   for_each_ring(33, [&](mpi::Ring& ring, Random&, Sample&) {
     const auto q = drawn<float>({1, 8, 30, 6}, 1), k = drawn<float>({1, 4, 30, 6}, 2),
                v = drawn<float>({1, 4, 30, 5}, 3);
@@ -69,7 +69,7 @@ TEST(Ways, SinksAndHeads) {
 }
 
 /// Keys that do not begin at position 0 (Options::kv_offset), against a single call.
-TEST(Ways, KeysWithAnOffset) {
+TEST(Algorithms, KeysWithAnOffset) {
   for_each_ring(34, [&](mpi::Ring& ring, Random&, Sample&) {
     const auto q = drawn<float>({2, 7, 26, 6}, 1), k = drawn<float>({2, 7, 31, 6}, 2),
                v = drawn<float>({2, 7, 31, 5}, 3), grad = drawn<float>({2, 7, 26, 5}, 4);
@@ -105,7 +105,7 @@ TEST(Ways, KeysWithAnOffset) {
   });
 }
 
-TEST(Ways, TakesMatrices) {
+TEST(Algorithms, TakesMatrices) {
   for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
     std::srand(5);  // seeds Random(), the same on all ranks
     Eigen::MatrixXf q = Eigen::MatrixXf::Random(37, 6), k = Eigen::MatrixXf::Random(37, 6),
@@ -127,7 +127,7 @@ TEST(Ways, TakesMatrices) {
 }
 
 /// Scattered and gathered by all ranks and by a root, with strides and gaps.
-TEST(Ways, ScatterAndGather) {
+TEST(Algorithms, ScatterAndGather) {
   for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
     for (const Index len : {0, 1, 6, 23}) {
       const auto memory = drawn<double>({2, len, 3, 5}, 7);
@@ -148,7 +148,7 @@ TEST(Ways, ScatterAndGather) {
 }
 
 /// Each token is on one rank, and the tokens of a rank ascend.
-TEST(Ways, Layouts) {
+TEST(Algorithms, Layouts) {
   for (const mpi::Layout layout : kRankLayouts)
     for (const Index ranks : {1, 2, 3, 7})
       for (const Index len : {0, 1, 2, 3, 12, 13, 29}) {
