@@ -14,7 +14,7 @@ namespace tinystories {
 
 struct CacheOptions {
   bool paged = false;    // in pages, rather than contiguous
-  Index capacity = 0;    // tokens of each sequence; with a window, the most that are held at once
+  Index capacity = 0;    // tokens of each sequence; with a window, the most that are stored at once
   Index page_size = 64;  // tokens per page
   Index batch = 1;       // sequences, which have the same length
   Index window = 0;      // if positive, how many of the last tokens stay

@@ -50,7 +50,7 @@ training::Report report(State& state, const Text& text, const Outcome& outcome) 
   const std::string source = text.file().empty() ? text.name() : text.file().filename().string();
   training::Report page{.title = "A GPT learns to write",
                         .introduction = "Trained on " + source + ", character by character.",
-                        .figures = {},
+                        .summary = {},
                         .losses = loss_curve(state),
                         .samples = {},
                         .maps = {}};
@@ -59,7 +59,7 @@ training::Report report(State& state, const Text& text, const Outcome& outcome) 
       state.losses.empty() ? "none"
                            : fixed(training::mean_of_last(page.losses.training, 50), 3) + ", mean of the last 50";
   const bool resumed = outcome.steps < state.step;
-  page.figures = {
+  page.summary = {
       {"validation loss", outcome.interrupted ? "not yet" : fixed(outcome.validation_loss, 3)},
       {"training loss", training_loss},
       {"steps", grouped(state.step) + " of " + grouped(o.steps)},

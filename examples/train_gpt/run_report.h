@@ -8,7 +8,7 @@ namespace train_gpt {
 
 training::LossCurve loss_curve(const State& state);
 
-/// Builds the page: losses, samples, statistics, and attention maps for a part of the validation text and for generated
+/// Builds the page: losses, samples, a summary, and attention maps for a part of the validation text and for generated
 /// text.
 training::Report report(State& state, const Text& text, const Outcome& outcome);
 

@@ -181,7 +181,7 @@ class Run {
         "An encoder\u2013decoder Transformer that learns to translate Chinese into English. Translations during "
         "training are greedy, with the reference in brackets; maps are of the decoder's attention to the Chinese "
         "characters.";
-    report.figures = {{"result", summary(quality)},
+    report.summary = {{"result", summary(quality)},
                       {"pairs learned from", std::to_string(split_.training.size())},
                       {"parameters", std::to_string(parameters())},
                       {"characters", std::to_string(translator_.characters.size())},
@@ -190,7 +190,7 @@ class Run {
                       {"training loss",
                        fixed(training::mean_of_last(losses_.training, 50), 3) + ", mean of the last 50" + conditions_}};
     if (!losses_.validation.empty())
-      report.figures.push_back({"held-back loss", fixed(losses_.validation.back().loss, 3)});
+      report.summary.push_back({"held-back loss", fixed(losses_.validation.back().loss, 3)});
     report.losses = losses_;
     report.samples = samples_;
     for (const auto& [english, sentence] : watched_) {

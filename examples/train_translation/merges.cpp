@@ -23,21 +23,21 @@ MergeLearner::MergeLearner(const UnitCounts& counts) {
 void MergeLearner::count(std::size_t unit, Index sign) {
   const auto& [ids, times] = units_[unit];
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
-    Seen& seen = pairs_[{ids[i], ids[i + 1]}];
+    Occurrences& seen = pairs_[{ids[i], ids[i + 1]}];
     seen.times += sign * times;
     if (sign > 0) seen.units.insert(unit);
   }
 }
 
-std::optional<MergeLearner::Two> MergeLearner::most_frequent() const {
-  std::optional<Two> best;
+std::optional<MergeLearner::IdPair> MergeLearner::most_frequent() const {
+  std::optional<IdPair> best;
   Index times = 1;
   for (const auto& [parts, seen] : pairs_)
     if (seen.times > times) times = seen.times, best = parts;
   return best;
 }
 
-void MergeLearner::join(const Two& parts, std::int32_t joined) {
+void MergeLearner::join(const IdPair& parts, std::int32_t joined) {
   const std::set<std::size_t> units = std::move(pairs_[parts].units);
   for (const std::size_t unit : units) {
     count(unit, -1);

@@ -21,27 +21,27 @@ void join_all(Ids& ids, const std::array<std::int32_t, 2>& parts, std::int32_t j
 /// Counts the pairs of neighbours in all units, and updates the counts as pairs are joined.
 class MergeLearner {
  public:
-  using Two = std::array<std::int32_t, 2>;
+  using IdPair = std::array<std::int32_t, 2>;
 
   explicit MergeLearner(const UnitCounts& counts);
 
   /// Returns the most frequent pair, the smallest of equally frequent ones; none if no pair occurs twice.
-  std::optional<Two> most_frequent() const;
-  void join(const Two& parts, std::int32_t joined);
+  std::optional<IdPair> most_frequent() const;
+  void join(const IdPair& parts, std::int32_t joined);
 
  private:
   struct Unit {
     Ids ids;
     Index times;
   };
-  struct Seen {
+  struct Occurrences {
     Index times = 0;
     std::set<std::size_t> units;  // units that contain, or contained, the pair
   };
   void count(std::size_t unit, Index sign);
 
   std::vector<Unit> units_;
-  std::map<Two, Seen> pairs_;
+  std::map<IdPair, Occurrences> pairs_;
 };
 
 }  // namespace translation

@@ -75,7 +75,7 @@ Pieces::Pieces() {
   bytes_.resize(kFirstMerge);  // kEnd and kSmallLetter have no bytes
 }
 
-std::int32_t Pieces::add(const Two& parts) {
+std::int32_t Pieces::add(const IdPair& parts) {
   const auto id = static_cast<std::int32_t>(bytes_.size());
   bytes_.push_back(bytes(parts[0]) + bytes(parts[1]));
   merges_.push_back(parts);
@@ -120,7 +120,7 @@ Pieces Pieces::from_merges(std::string_view merges) {
 
 std::string Pieces::merges() const {
   std::string text;
-  for (const Two& parts : merges_) {
+  for (const IdPair& parts : merges_) {
     if (!text.empty()) text += ' ';
     text += std::to_string(parts[0]);
     text += ' ';

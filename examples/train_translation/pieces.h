@@ -39,16 +39,16 @@ class Pieces {
   const std::string& bytes(std::int32_t id) const { return bytes_.at(static_cast<std::size_t>(id)); }
 
  private:
-  using Two = std::array<std::int32_t, 2>;
+  using IdPair = std::array<std::int32_t, 2>;
 
   Pieces();
-  std::int32_t add(const Two& parts);
+  std::int32_t add(const IdPair& parts);
   Ids encode_unit(std::string_view unit) const;
   Ids encode_units(std::string_view text) const;
 
   std::vector<std::string> bytes_;
-  std::vector<Two> merges_;
-  std::map<Two, std::int32_t> joined_;
+  std::vector<IdPair> merges_;
+  std::map<IdPair, std::int32_t> joined_;
 };
 
 }  // namespace translation

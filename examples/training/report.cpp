@@ -105,9 +105,9 @@ std::string report_html(const Report& report) {
   if (!report.introduction.empty()) out << "<p>" << escaped(report.introduction) << "</p>\n";
   if (!report.samples.empty() || !report.maps.empty())
     out << "<noscript><p>Samples and attention maps need JavaScript.</p></noscript>\n";
-  if (!report.figures.empty()) {
-    out << "<section>\n<h2>Figures</h2>\n<dl>\n";
-    for (const auto& [name, value] : report.figures)
+  if (!report.summary.empty()) {
+    out << "<section>\n<h2>Summary</h2>\n<dl>\n";
+    for (const auto& [name, value] : report.summary)
       out << "<div><dt>" << escaped(name) << "</dt><dd>" << escaped(value) << "</dd></div>\n";
     out << "</dl>\n</section>\n";
   }

@@ -27,7 +27,7 @@ struct AttentionMaps {
 struct Report {
   std::string title;
   std::string introduction;
-  std::vector<std::pair<std::string, std::string>> figures;  ///< names and values: parameters, losses, speed
+  std::vector<std::pair<std::string, std::string>> summary;  ///< names and values: parameters, losses, speed
   LossCurve losses;
   std::vector<Sample> samples;
   std::vector<AttentionMaps> maps;

@@ -13,10 +13,10 @@ namespace attn::test {
 namespace {
 
 template <class T>
-struct Moving {
+struct JvpCall {
   Tensor<T, 4> q, k, v, dq, dk, dv;
 
-  explicit Moving(const Sizes& s, unsigned seed = 5) {
+  explicit JvpCall(const Sizes& s, unsigned seed = 5) {
     Random random(seed);
     const auto drawn = [&](Index heads, Index len, Index dim) {
       Tensor<T, 4> t({s.batch, heads, len, dim});
@@ -98,7 +98,7 @@ TEST(Jvp, MatricesKeepTheirStorageOrder) {
 }
 
 TEST(Jvp, AgreesWithCentralDifferences) {
-  const Moving<double> m({2, 2, 1, 60, 90, 8, 5});
+  const JvpCall<double> m({2, 2, 1, 60, 90, 8, 5});
   const auto check = [&](const auto& mods, const Options& options, const char* name) {
     SCOPED_TRACE(name);
     constexpr double kStep = 1e-5;
@@ -124,7 +124,7 @@ TEST(Jvp, AgreesWithCentralDifferences) {
 /// The derivative of the loss sum(grad_out * out) along a direction is the dot product of its gradients and the
 /// direction.
 TEST(Jvp, AgreesWithGradients) {
-  const Moving<double> m({2, 2, 1, 130, 190, 8, 5}), other({2, 2, 1, 130, 190, 8, 5}, 6);
+  const JvpCall<double> m({2, 2, 1, 130, 190, 8, 5}), other({2, 2, 1, 130, 190, 8, 5}, 6);
   each_mods([&](const auto& mods, const char* name) {
     const auto g = attention_backward(other.jvp().out, m.q, m.k, m.v, attention(m.q, m.k, m.v, mods), mods);
     const double by_gradients = dot(g.query, m.dq) + dot(g.key, m.dk) + dot(g.value, m.dv);
@@ -135,7 +135,7 @@ TEST(Jvp, AgreesWithGradients) {
 TEST(Jvp, ThreadsAndBatchDoNotChangeResults) {
   for (const Sizes& s :
        {Sizes{3, 4, 2, 130, 300, 16, 24}, Sizes{2, 2, 1, 700, 400, 8, 8}, Sizes{5, 6, 3, 20, 30, 4, 4}}) {
-    const Moving<float> m(s);
+    const JvpCall<float> m(s);
     const auto mods = sliding_window(200, 50) | softcap(3);
     const auto one = m.jvp(mods, {.executor = serial()});
     for (int workers : {2, 3, 7}) {
@@ -151,7 +151,7 @@ TEST(Jvp, ThreadsAndBatchDoNotChangeResults) {
 /// NaN and inf in keys, values and their directions where all queries drop them, and in queries that keep no key.
 TEST(Jvp, MaskedNaNReachesNoResult) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
-  const Moving<float> clean({1, 2, 1, 100, 150, 17, 9});
+  const JvpCall<float> clean({1, 2, 1, 100, 150, 17, 9});
   const auto test = [&](const auto& mods, const char* what, Options options = {}) {
     SCOPED_TRACE(what);
     const auto expected = clean.jvp(mods, options);
@@ -159,7 +159,7 @@ TEST(Jvp, MaskedNaNReachesNoResult) {
       for (int spoiled = 0; spoiled < 4; ++spoiled)
         for (Isa isa : instruction_sets()) {
           const bool directions = spoiled % 2 == 1, values = spoiled < 2;  // finite values: no recomputation
-          Moving<float> m = clean;
+          JvpCall<float> m = clean;
           const auto spoil = [&](auto& t, Index head, std::initializer_list<Index> rows) {
             for (Index i : rows)
               for (Index d = 0; d < t.dim(3); ++d) t(0, head, i, d) = poison;
@@ -188,17 +188,17 @@ TEST(Jvp, MaskedNaNReachesNoResult) {
 }
 
 TEST(Jvp, RowsWithoutKeysHaveZeroTangent) {
-  const auto r = Moving<float>({1, 1, 1, 60, 20, 4, 4}).jvp(causal());  // the first 40 queries precede all keys
+  const auto r = JvpCall<float>({1, 1, 1, 60, 20, 4, 4}).jvp(causal());  // the first 40 queries precede all keys
   for (Index i = 0; i < 40; ++i)
     for (Index d = 0; d < 4; ++d) EXPECT_EQ(r.tangent(0, 0, i, d), 0);
   EXPECT_NE(r.tangent(0, 0, 59, 0), 0);
-  const auto none = Moving<float>({1, 1, 1, 5, 0, 4, 4}).jvp();
+  const auto none = JvpCall<float>({1, 1, 1, 5, 0, 4, 4}).jvp();
   for (Index i = 0; i < 20; ++i) EXPECT_EQ(none.tangent.data()[i], 0);
-  EXPECT_EQ(Moving<float>({1, 1, 1, 0, 5, 4, 3}).jvp().out.size(), 0);
+  EXPECT_EQ(JvpCall<float>({1, 1, 1, 0, 5, 4, 3}).jvp().out.size(), 0);
 }
 
 TEST(Jvp, HugeScoresStayFinite) {
-  const Moving<double> m({1, 1, 1, 60, 130, 8, 4});
+  const JvpCall<double> m({1, 1, 1, 60, 130, 8, 4});
   const Options options{.scale = 3000};
   const auto r = m.jvp(Mods<>(), options), naive = m.naive(Mods<>(), options);
   for (Index i = 0; i < r.out.size(); ++i) {
@@ -209,7 +209,7 @@ TEST(Jvp, HugeScoresStayFinite) {
 
 TEST(Jvp, MemoryDoesNotGrowWithLengths) {
   const auto allocated = [](Index n) {
-    const Moving<float> m({1, 1, 1, n, n, 8, 8});
+    const JvpCall<float> m({1, 1, 1, n, n, 8, 8});
     m.jvp(Mods<>(), {.executor = eager_threads(2)});
     const std::ptrdiff_t results = 2 * m.q.size() * static_cast<Index>(sizeof(float));
     return allocations_of([&] { m.jvp(Mods<>(), {.executor = eager_threads(2)}); }).peak - results;
@@ -218,7 +218,7 @@ TEST(Jvp, MemoryDoesNotGrowWithLengths) {
 }
 
 TEST(Jvp, RefusesWrongShapes) {
-  const Moving<float> m({2, 4, 2, 5, 7, 3, 6});
+  const JvpCall<float> m({2, 4, 2, 5, 7, 3, 6});
   expect_refused("query", {"direction_query", "(2, 2, 7, 3)", "(2, 4, 5, 3)"},
                  [&] { attention_jvp(m.q, m.k, m.v, m.dk, m.dk, m.dv); });
   expect_refused("key", {"direction_key", "(2, 2, 7, 6)", "(2, 2, 7, 3)"},

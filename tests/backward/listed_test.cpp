@@ -45,10 +45,10 @@ struct Graph {
 };
 
 template <class T>
-struct Given {
+struct GraphCall {
   Tensor<T, 4> q, k, v, grad_out, grad_q, grad_k, grad_v;
 
-  Given(Index heads, Index kv_heads, Index n, Index dim, Random& random)
+  GraphCall(Index heads, Index kv_heads, Index n, Index dim, Random& random)
       : q({1, heads, n, dim}),
         k({1, kv_heads, n, dim}),
         v({1, kv_heads, n, dim}),
@@ -74,7 +74,7 @@ struct Given {
 TEST(ListedKeys, ThreadsAndMemoryDoNotChangeResults) {
   Random random(2);
   for (const Index kv_heads : {1, 4}) {
-    Given<float> g(4, kv_heads, 300, 24, random);
+    GraphCall<float> g(4, kv_heads, 300, 24, random);
     const Graph graph(300, 12, random);
     const auto mods = select(graph.neighbours) | softcap(5);
     g.run(mods, {.executor = serial()});
@@ -94,7 +94,7 @@ TEST(ListedKeys, ThreadsAndMemoryDoNotChangeResults) {
 
 TEST(ListedKeys, AccumulateAddsToExistingGradients) {
   Random random(3);
-  Given<double> g(2, 1, 100, 9, random);
+  GraphCall<double> g(2, 1, 100, 9, random);
   const Graph graph(100, 5, random);
   const auto mods = select(graph.neighbours);
   g.run(mods, {});
@@ -112,7 +112,7 @@ TEST(ListedKeys, NothingLeaks) {
   Random random(4);
   for (const bool in_key : {true, false})
     for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-      Given<float> g(2, 1, 90, 16, random);
+      GraphCall<float> g(2, 1, 90, 16, random);
       const Graph graph(90, 6, random);
       const Index poisoned = 70;
       for (Index d = 0; d < 16; ++d) (in_key ? g.k : g.v)(0, 0, poisoned, d) = poison;
@@ -141,7 +141,7 @@ TEST(ListedKeys, NothingLeaks) {
 // Keys in parts: each call gathers the listed keys of its part.
 TEST(ListedKeys, KeysInParts) {
   Random random(5);
-  Given<double> g(2, 2, 120, 8, random);
+  GraphCall<double> g(2, 2, 120, 8, random);
   const Graph graph(120, 7, random);
   const auto mods = select(graph.neighbours);
   const auto whole = attention(g.q, g.k, g.v, mods);
@@ -165,7 +165,7 @@ TEST(ListedKeys, KeysInParts) {
 // With 1 % of the pairs listed, a call takes a small fraction of the time of a dense one, despite the hub node.
 TEST(ListedKeys, WorkIsInProportionToTheLists) {
   Random random(6);
-  Given<float> g(1, 1, 2000, 32, random);
+  GraphCall<float> g(1, 1, 2000, 32, random);
   const Graph graph(2000, 10, random);
   const auto seconds = [&](const auto& mods) {
     const auto r = attention(g.q, g.k, g.v, mods, {.executor = serial()});

@@ -12,12 +12,12 @@ KvCacheConfig config(Index batch, Index capacity) {
 
 /// A cache and its expected contents.
 template <class S>
-struct Kept {
+struct ModelledCache {
   KvCache<S> cache;
   std::vector<Tokens> model;
   Random random{1};
 
-  explicit Kept(const KvCacheConfig& c)
+  explicit ModelledCache(const KvCacheConfig& c)
       : cache(c), model(static_cast<std::size_t>(c.batch), Tokens({c.kv_heads, c.head_dim, cache.config().v_dim})) {}
 
   std::vector<Tokens> draw(const std::vector<Index>& lens) {
@@ -63,7 +63,7 @@ TYPED_TEST_SUITE(KvCacheOf, Scalars);
 
 TYPED_TEST(KvCacheOf, KeepsAppendedTokens) {
   for (Layout layout : {Layout::bhsd, Layout::bshd, Layout::dim_major, Layout::gaps, Layout::reversed}) {
-    Kept<TypeParam> k(config(3, 4));
+    ModelledCache<TypeParam> k(config(3, 4));
     EXPECT_TRUE(holds(k.cache, k.model));  // nothing yet
     k.append_as_many(0, layout);
     k.append_as_many(2, layout);
@@ -86,7 +86,7 @@ TYPED_TEST(KvCacheOf, KeepsAppendedTokens) {
 
 // More tokens than are packed at a time, starting in the middle of a sequence.
 TYPED_TEST(KvCacheOf, KeepsManyTokensAtOnce) {
-  Kept<TypeParam> k({.batch = 2, .kv_heads = 1, .head_dim = 33, .v_dim = 2});
+  ModelledCache<TypeParam> k({.batch = 2, .kv_heads = 1, .head_dim = 33, .v_dim = 2});
   k.append({5, 0});
   k.append({200, 131});
 }
@@ -97,7 +97,7 @@ TYPED_TEST(KvCacheOf, AttendsToItsTokens) {
 #ifdef __wasm__
   if (std::is_same_v<T, long double>) GTEST_SKIP() << "WASI's C library computes exp(long double) in double precision";
 #endif
-  Kept<S> k(config(3, 4));
+  ModelledCache<S> k(config(3, 4));
   k.append({9, 0, 70});
   Random random(2);
   for (Index q_len : {1, 4, 5, 20}) {
@@ -119,7 +119,7 @@ TEST(KvCache, EmptySequencesGiveZeros) {
 
 // All types of queries and results, compared with the overload that writes to views.
 TEST(KvCache, QueriesAndResultsOfAllTypes) {
-  Kept<float> k({.kv_heads = 1, .head_dim = 4, .v_dim = 3});
+  ModelledCache<float> k({.kv_heads = 1, .head_dim = 4, .v_dim = 3});
   k.append({30});
   Random random(3);
   const auto values = random.values(8 * 4);
@@ -171,7 +171,7 @@ TEST(KvCache, AppendConvertsScalars) {
 }
 
 TEST(KvCache, CapacityAtLeastDoubles) {
-  Kept<float> k(config(2, 3));
+  ModelledCache<float> k(config(2, 3));
   EXPECT_EQ(k.cache.capacity(), 3);
   const Index bytes = k.cache.bytes();
   EXPECT_EQ(bytes, 2 * 2 * 3 * (3 + 5) * 4);
@@ -194,7 +194,7 @@ TEST(KvCache, CapacityAtLeastDoubles) {
 }
 
 TEST(KvCache, ViewsOfOneSequenceAndOfAll) {
-  Kept<float> k(config(2, 10));
+  ModelledCache<float> k(config(2, 10));
   k.append({4, 7});
   const auto all = k.cache.keys();
   EXPECT_EQ(all.shape(), (Shape<4>{2, 2, 7, 3}));
@@ -217,7 +217,7 @@ TEST(KvCache, ViewsOfOneSequenceAndOfAll) {
 }
 
 TEST(KvCache, CopiesAreIndependent) {
-  Kept<std::int8_t> k(config(2, 4));
+  ModelledCache<std::int8_t> k(config(2, 4));
   k.append({3, 2});
   const KvCache<std::int8_t> copy = k.cache;
   const std::vector<Tokens> before = k.model;
@@ -233,7 +233,7 @@ TYPED_TEST(KvCacheOf, ReordersByEveryMap) {
     Index maps = 1;
     for (Index i = 0; i < count; ++i) maps *= count;
     for (Index map = 0; map < maps; ++map) {
-      Kept<TypeParam> k(config(count, 6));
+      ModelledCache<TypeParam> k(config(count, 6));
       const Index lens[] = {4, 0, 6, 1};
       k.append(std::vector<Index>(lens, lens + count));
       std::vector<Index> from;
@@ -253,7 +253,7 @@ TYPED_TEST(KvCacheOf, ReordersByEveryMap) {
 
 // Larger random maps, with several cycles and trees attached to cycles.
 TEST(KvCache, ReordersByRandomMaps) {
-  Kept<float> k(config(9, 3));
+  ModelledCache<float> k(config(9, 3));
   k.append({3, 1, 4, 1, 5, 9, 2, 6, 0});
   for (int round = 0; round < 300; ++round) {
     std::vector<Index> from(9);

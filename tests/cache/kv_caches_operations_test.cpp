@@ -156,7 +156,7 @@ class Trial {
       if (fill(step, to, lens, packed)) return;
       ++abandoned;
       slide_apart(before_apart, to);
-    } catch (const Fails&) {
+    } catch (const ModError&) {
       ++abandoned;
       slide_apart(before_apart, to);
     } catch (const OutOfPages& e) {

@@ -354,7 +354,7 @@ TEST(KvCachesOfADecoder, AreUnchangedIfALayerThrows) {
     const auto y = decoder.layer(0)(next, step.layer(0), causal(), options).out;
     if (is_troubled) {
       // The layer's own append is undone, so that it can be tried again within the step.
-      EXPECT_THROW(decoder.layer(1)(y, step.layer(1), failing(), options), Fails);
+      EXPECT_THROW(decoder.layer(1)(y, step.layer(1), failing(), options), ModError);
       EXPECT_EQ(step.layer(1).view().length(0), 6);
       EXPECT_EQ(step.layer(0).view().length(0), 9);
     }
@@ -369,7 +369,7 @@ TEST(KvCachesOfADecoder, AreUnchangedIfALayerThrows) {
     decoder.layer(1)(attn::ragged(Decoder::tokens(7, 3), {3, 4}), step.layer(1), failing(), options);
     step.commit();
   };
-  EXPECT_THROW(unfinished(), Fails);
+  EXPECT_THROW(unfinished(), ModError);
   EXPECT_EQ(caches.free_pages(), untroubled.free_pages());
   EXPECT_EQ(caches.length(b), 6);
   const auto got = feed(caches, true), want = feed(untroubled, false);

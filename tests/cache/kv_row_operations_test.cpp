@@ -314,9 +314,9 @@ class Trial {
   /// Appends to one sequence, to several the same number of tokens, or to several any numbers of them.
   void append() {
     const std::vector<Index> known = ids();
-    const Index way = random_.integer(0, 2);
+    const Index overload = random_.integer(0, 2);
     std::vector<Index> to = kPaged ? std::vector<Index>{} : known;
-    if (way == 0) to = {random_.pick(known)};
+    if (overload == 0) to = {random_.pick(known)};
     if (to.empty())
       for (Index id : known)
         if (random_.chance(0.5)) to.push_back(id);
@@ -324,9 +324,9 @@ class Trial {
     const Index same = drawn_count();
     std::vector<Tokens> more;
     std::vector<Index> lens, positions;
-    const bool said = config_.rope && random_.chance(0.4), said_once = way == 1 && random_.chance(0.5);
+    const bool said = config_.rope && random_.chance(0.4), said_once = overload == 1 && random_.chance(0.5);
     for (Index id : to) {
-      lens.push_back(way == 2 ? drawn_count() : same);
+      lens.push_back(overload == 2 ? drawn_count() : same);
       more.push_back(Tokens::exact(sizes_, lens.back(), random_));
       Index next = position(id, length(id));
       for (Index i = 0; said && i < lens.back(); ++i) {
@@ -336,12 +336,12 @@ class Trial {
     }
     if (said && said_once) positions.resize(static_cast<std::size_t>(same));
     const AppendOptions options{.positions = positions};
-    const Index free = free_pages(), needed = way == 0 ? pages_needed(to[0], lens[0]) : 0, refused = refusals;
+    const Index free = free_pages(), needed = overload == 0 ? pages_needed(to[0], lens[0]) : 0, refused = refusals;
     const bool done = make([&] {
-      if (way == 0) {
+      if (overload == 0) {
         Appended<Given<S>> given(more);
         cache_.append(to[0], given.k(), given.v(), options);
-      } else if (way == 1) {
+      } else if (overload == 1) {
         Appended<Given<S>> given(more);
         if constexpr (kPaged)
           cache_.append(to, given.k(), given.v(), options);
@@ -355,9 +355,9 @@ class Trial {
           cache_.append(given.k(), given.v(), lens, options);
       }
     });
-    if (way == 0 && done) {
+    if (overload == 0 && done) {
       EXPECT_EQ(std::max<Index>(free - free_pages(), 0), needed);
-    } else if (way == 0 && kKind == 1 && refusals > refused) {
+    } else if (overload == 0 && kKind == 1 && refusals > refused) {
       EXPECT_GT(needed, free);
     }
     if (!done) return slide_as_the_cache_did(to);

@@ -29,7 +29,7 @@ namespace attn::test {
 namespace {
 
 /// Runs tasks from the last to the first, alternating worker numbers.
-class Backwards final : public Executor::Backend {
+class ReverseOrder final : public Executor::Backend {
  public:
   int concurrency() const override { return 3; }
   int workers_for(double) const override { return 3; }
@@ -92,7 +92,7 @@ std::vector<Executor> executors() {
           eager_threads(3),
           eager_threads(7),
           threads(pool_of_the_program()),
-          Executor(std::make_shared<Backwards>()),
+          Executor(std::make_shared<ReverseOrder>()),
           Executor(std::make_shared<ThreadPerTask>()),
           Executor(std::make_shared<ThreadsOfACall>())};
 }
@@ -228,8 +228,8 @@ TEST(Parallel, RunWithUsesOnlyItsWorkers) {
 
 TEST(Parallel, RunWithStopsAtAnException) {
   for (const Executor& executor :
-       {serial(), threads(3), threads(pool_of_the_program()), eager_threads(3), Executor(std::make_shared<Backwards>()),
-        Executor(std::make_shared<ThreadsOfACall>())})
+       {serial(), threads(3), threads(pool_of_the_program()), eager_threads(3),
+        Executor(std::make_shared<ReverseOrder>()), Executor(std::make_shared<ThreadsOfACall>())})
     for (const int workers : {1, 2, 3}) {
       std::atomic<int> ran{0};
       EXPECT_THROW(executor.run_with(std::min(workers, executor.concurrency()), 1e5, 1000,
@@ -267,7 +267,7 @@ TEST(Parallel, AThreadRepeatsItsTasksInTheNextCall) {
 }
 
 TEST(Parallel, TasksOfAWorkerThatIsMissingAreDone) {
-  // Two workers wait in their first tasks, so the third runs all other tasks, including those of their shares.
+  // Two workers wait in their first tasks, so the third runs all other tasks, including those in their shares.
   const Executor executor = threads(3);
   constexpr Index kTasks = 300;
   std::vector<std::atomic<int>> runs(kTasks);

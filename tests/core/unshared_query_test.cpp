@@ -249,7 +249,7 @@ TEST(UnsharedQuery, InterleavedFarHeadsUseTheGeneralLoop) {
   }
 }
 
-/// Queries and outputs whose elements are strided or 16-bit are copied on the way in and out.
+/// Queries and outputs whose elements are strided or 16-bit are copied before and after the loop.
 TEST(UnsharedQuery, QueriesAndOutputsMayHaveAnyLayout) {
   Random random(8);
   const Call<float> call(3, 90, 32, 32, random);

@@ -10,11 +10,11 @@ namespace nn::test {
 namespace {
 
 /// A model with a weight and a bias.
-struct Two {
+struct WeightAndBias {
   Learned<double, 2> weight{{3, 5}};
   Learned<double, 1> bias{{7}};
 
-  explicit Two(std::uint64_t seed) { draw_parameters<double>(*this, seed); }
+  explicit WeightAndBias(std::uint64_t seed) { draw_parameters<double>(*this, seed); }
   void visit(const std::string& prefix, const Visitor<double>& visitor) {
     weight.visit(prefix + "weight", visitor);
     bias.visit(prefix + "bias", visitor);
@@ -33,7 +33,7 @@ TEST(NnAdamW, MatchesPyTorch) {
   for (const AdamWConfig& config :
        {AdamWConfig{}, AdamWConfig{.beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.3},
         AdamWConfig{.weight_decay = 0}}) {
-    Two model(1);
+    WeightAndBias model(1);
     const auto parameters = parameters_of<double>(model);
     AdamW<double> optimizer(config);
     std::vector<reference::AdamW> references(2);
@@ -67,7 +67,7 @@ TEST(NnAdamW, MatchesPyTorch) {
 
 /// The first step equals the learning rate for any gradient, plus the decay.
 TEST(NnAdamW, FirstStepByHand) {
-  Two model(3);
+  WeightAndBias model(3);
   const auto parameters = parameters_of<double>(model);
   const std::vector<double> weight = copy_of(parameters[0].values), bias = copy_of(parameters[1].values);
   for (const Parameter<double>& p : parameters) std::fill(p.gradient.begin(), p.gradient.end(), -400.0);
@@ -79,7 +79,7 @@ TEST(NnAdamW, FirstStepByHand) {
 
 /// Moments and the number of steps suffice for a checkpoint: training continues with the same bits.
 TEST(NnAdamW, ContinuesFromItsMoments) {
-  Two model(4), other(5);
+  WeightAndBias model(4), other(5);
   const auto parameters = parameters_of<double>(model), others = parameters_of<double>(other);
   AdamW<double> optimizer, resumed;
   Random random(6);
@@ -120,7 +120,7 @@ TEST(NnAdamW, SkipsParametersWithoutGradient) {
 }
 
 TEST(NnClip, MatchesPyTorch) {
-  Two model(7);
+  WeightAndBias model(7);
   const auto parameters = parameters_of<double>(model);
   Random random(8);
   draw_gradients(parameters, random);

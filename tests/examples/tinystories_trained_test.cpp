@@ -32,15 +32,15 @@ struct Trained {
 };
 
 /// Paged or contiguous, the number of threads, token by token or all at once.
-using How = std::tuple<bool, int, bool>;
+using RunMode = std::tuple<bool, int, bool>;
 
-std::string name_of(const ::testing::TestParamInfo<How>& info) {
+std::string name_of(const ::testing::TestParamInfo<RunMode>& info) {
   const auto [paged, threads, one_by_one] = info.param;
   return std::string(paged ? "paged_" : "contiguous_") + std::to_string(threads) + "_threads_" +
          (one_by_one ? "token_by_token" : "one_chunk");
 }
 
-class TrainedNetwork : public ::testing::TestWithParam<How> {
+class TrainedNetwork : public ::testing::TestWithParam<RunMode> {
  protected:
   static void SetUpTestSuite() {
     if (!fs::is_directory(folder())) return;

@@ -16,8 +16,8 @@ using namespace attn::test;
 
 /// A model early in training, for which greedy choices are poor and beams reorder often. After 25 steps the end is as
 /// likely as any piece.
-struct Beginner {
-  explicit Beginner(int steps) {
+struct EarlyModel {
+  explicit EarlyModel(int steps) {
     Trainer trainer(translator, examples, {.steps = steps});
     for (int i = 0; i < steps; ++i) trainer.step();
   }
@@ -26,9 +26,9 @@ struct Beginner {
   std::vector<Example> examples = examples_of(phrase_book(), translator.characters, translator.pieces);
 };
 
-const Beginner& beginner() {
-  static const Beginner beginner(60);
-  return beginner;
+const EarlyModel& early_model() {
+  static const EarlyModel model(60);
+  return model;
 }
 
 /// Greedy decoding without caches.
@@ -50,8 +50,8 @@ TEST(Search, OneBeamIsGreedy) {
     EXPECT_EQ(search(model, {source}, {.beams = 1}).front(), without_caches(model, source));
   };
   for (const Example& example : trained().examples) expect(trained().translator.model, example.source);
-  for (std::size_t i = 0; i < beginner().examples.size(); i += 8)
-    expect(beginner().translator.model, beginner().examples[i].source);
+  for (std::size_t i = 0; i < early_model().examples.size(); i += 8)
+    expect(early_model().translator.model, early_model().examples[i].source);
 }
 
 TEST(Search, BatchingDoesNotChangeTranslations) {
@@ -81,8 +81,8 @@ double log_prob(const nn::Transformer<float>& model, const Ids& source, Ids targ
 }
 
 TEST(Search, MoreBeamsFindLikelierTargets) {
-  const Translator& translator = beginner().translator;
-  const std::vector<Example>& examples = beginner().examples;
+  const Translator& translator = early_model().translator;
+  const std::vector<Example>& examples = early_model().examples;
   double greedy = 0, beams = 0;
   int differ = 0;
   for (const Example& example : examples) {
@@ -104,19 +104,19 @@ class PlainSearch {
 
   Ids best() {
     const std::size_t most = 3 * source_.size() + 20;
-    std::vector<Beginning> beginnings{{{}, 0}};
+    std::vector<Hypothesis> hypotheses{{{}, 0}};
     for (std::size_t length = 1; length <= most; ++length) {
-      beginnings = longer(beginnings);
+      hypotheses = longer(hypotheses);
       // Upper bound of the score of any continuation: no further loss, at the greatest length.
-      const double hope = score(beginnings.front().log_prob, most + 1);
+      const double hope = score(hypotheses.front().log_prob, most + 1);
       if (length < most && best_ && best_->second >= hope) return best_->first;
     }
-    end(beginnings.front().ids, beginnings.front().log_prob);
+    end(hypotheses.front().ids, hypotheses.front().log_prob);
     return best_->first;
   }
 
  private:
-  struct Beginning {
+  struct Hypothesis {
     Ids ids;
     double log_prob;
   };
@@ -131,22 +131,22 @@ class PlainSearch {
   }
 
   /// The best continuations that do not end, one per beam, among the 2 * beams likeliest continuations.
-  std::vector<Beginning> longer(const std::vector<Beginning>& beginnings) {
-    std::vector<Beginning> all, next;
-    for (const Beginning& beginning : beginnings) {
-      Ids given = beginning.ids;
+  std::vector<Hypothesis> longer(const std::vector<Hypothesis>& hypotheses) {
+    std::vector<Hypothesis> all, next;
+    for (const Hypothesis& hypothesis : hypotheses) {
+      Ids given = hypothesis.ids;
       given.insert(given.begin(), Pieces::kEnd);
       const auto logits = model_(padded({source_}, 0), {static_cast<Index>(source_.size())}, padded({given}, 0));
       const auto row = nn::rows_of(logits).row(logits.dim(1) - 1);
       const double largest = static_cast<double>(row.maxCoeff());
       const double log_sum = largest + std::log(static_cast<double>((row.array() - row.maxCoeff()).exp().sum()));
       for (Index piece = 0; piece < row.size(); ++piece) {
-        all.push_back({beginning.ids, beginning.log_prob + static_cast<double>(row[piece]) - log_sum});
+        all.push_back({hypothesis.ids, hypothesis.log_prob + static_cast<double>(row[piece]) - log_sum});
         all.back().ids.push_back(static_cast<std::int32_t>(piece));
       }
     }
     std::stable_sort(all.begin(), all.end(),
-                     [](const Beginning& a, const Beginning& b) { return a.log_prob > b.log_prob; });
+                     [](const Hypothesis& a, const Hypothesis& b) { return a.log_prob > b.log_prob; });
     for (std::size_t i = 0; i < std::min(all.size(), 2 * beams_) && next.size() < beams_; ++i) {
       if (all[i].ids.back() != Pieces::kEnd)
         next.push_back(all[i]);
@@ -164,8 +164,8 @@ class PlainSearch {
 };
 
 TEST(Search, BeamsMatchSearchWithoutCaches) {
-  const Beginner novice(25);
-  for (const Beginner* model : {&beginner(), &novice}) {
+  const EarlyModel earlier(25);
+  for (const EarlyModel* model : {&early_model(), &earlier}) {
     std::vector<Ids> sources;
     for (std::size_t i = 0; i < model->examples.size(); i += 8) sources.push_back(model->examples[i].source);
     std::vector<std::vector<Ids>> found;

@@ -11,7 +11,7 @@ namespace attn::test {
 inline training::Report small_report() {
   training::Report report{.title = "A page",
                           .introduction = "About nothing.",
-                          .figures = {{"parameters", "12,345"}, {"speed", "1,000 tokens/s"}},
+                          .summary = {{"parameters", "12,345"}, {"speed", "1,000 tokens/s"}},
                           .losses = {},
                           .samples = {{10, "ten"}, {20, "twenty"}, {40, "forty\nlines"}},
                           .maps = {{"a word", {"h", " "}, {"好", "久", "\n"}, {}}}};

@@ -72,7 +72,7 @@ std::string text_of(const std::string& dom, const std::string& id) {
   return std::regex_search(dom, match, std::regex(" id=\"" + id + "\"[^>]*>([^<]*)<")) ? match[1].str() : "missing";
 }
 
-TEST_F(TrainingPage, ShowsFiguresCurveSampleAndMaps) {
+TEST_F(TrainingPage, ShowsSummaryCurveSampleAndMaps) {
   const std::string dom = rendered(attn::test::small_report());
   for (const char* text : {"<h1>A page</h1>", "About nothing.", "<dt>parameters</dt><dd>12,345</dd>",
                            "<dt>speed</dt><dd>1,000 tokens/s</dd>", "class=\"display loss-curve\"", "Loss over steps"})
@@ -171,7 +171,7 @@ TEST_F(TrainingPage, ConsoleErrorsAreDetected) {
 }
 
 TEST_F(TrainingPage, EmptyReportsHaveNoErrors) {
-  EXPECT_NE(rendered({.title = "Empty", .introduction = "", .figures = {}, .losses = {}, .samples = {}, .maps = {}})
+  EXPECT_NE(rendered({.title = "Empty", .introduction = "", .summary = {}, .losses = {}, .samples = {}, .maps = {}})
                 .find("<h1>Empty</h1>"),
             std::string::npos);
 }

@@ -201,14 +201,14 @@ TEST(TrainingReport, TextIsAlwaysEscaped) {
   const std::string evil = "</script><script>alert(1)</script><!-- & \u2028 \" ' \\ \n好久不见";
   Report report = attn::test::small_report();
   report.title = report.introduction = evil;
-  report.figures = {{evil, evil}};
+  report.summary = {{evil, evil}};
   report.samples = {{7, evil}};
   report.maps[0].title = report.maps[0].rows[0] = evil;
   const std::string page = report_html(report);
   EXPECT_EQ(count(page, "<script"), 2u);
   EXPECT_EQ(count(page, "</script>"), 2u);
   EXPECT_EQ(page.find("<!--"), std::string::npos);
-  EXPECT_EQ(count(page, "&lt;/script&gt;"), 2u * 5u);  // <title>, <h1>, introduction, figure: name and value
+  EXPECT_EQ(count(page, "&lt;/script&gt;"), 2u * 5u);  // <title>, <h1>, introduction, summary: name and value
   const nlohmann::json data = data_of(page);
   EXPECT_EQ(data["samples"][0]["text"], evil);
   EXPECT_EQ(data["samples"][0]["step"], 7);

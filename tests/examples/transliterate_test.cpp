@@ -26,17 +26,17 @@ struct Published {
 };
 
 /// A path, and whether all cases run as one padded batch or one by one.
-struct How {
+struct RunMode {
   attn::Path path;
   bool batched;
 };
 
-std::ostream& operator<<(std::ostream& out, const How& how) {
-  return out << (how.path == attn::Path::flash ? "flash" : "naive")
-             << (how.batched ? "_one_padded_batch" : "_one_by_one");
+std::ostream& operator<<(std::ostream& out, const RunMode& mode) {
+  return out << (mode.path == attn::Path::flash ? "flash" : "naive")
+             << (mode.batched ? "_one_padded_batch" : "_one_by_one");
 }
 
-class PublishedCases : public ::testing::TestWithParam<How> {
+class PublishedCases : public ::testing::TestWithParam<RunMode> {
  protected:
   static void SetUpTestSuite() {
     if (!fs::is_directory(folder())) return;
@@ -159,8 +159,8 @@ TEST_P(PublishedCases, WeightsOfEveryHeadSumToOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BothPaths, PublishedCases,
-                         ::testing::Values(How{attn::Path::naive, true}, How{attn::Path::naive, false},
-                                           How{attn::Path::flash, true}, How{attn::Path::flash, false}),
+                         ::testing::Values(RunMode{attn::Path::naive, true}, RunMode{attn::Path::naive, false},
+                                           RunMode{attn::Path::flash, true}, RunMode{attn::Path::flash, false}),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

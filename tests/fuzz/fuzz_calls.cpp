@@ -51,19 +51,19 @@ const Family& family_of(Random& r) {
 }
 
 /// The results of a family's cases.
-struct Sums {
+struct FamilyResults {
   std::uint64_t cases = 0;
   Shares shares;
 };
 
 /// The part of a result's name after a comma is printed only if `verbose`.
-void print(const std::map<std::string, Sums>& families, bool verbose) {
+void print(const std::map<std::string, FamilyResults>& families, bool verbose) {
   std::cout << "cases per family, and the largest error as a fraction of the allowed one\n";
   std::cout.precision(2);
-  for (const auto& [name, sums] : families) {
-    std::cout << "  " << name << ' ' << sums.cases;
+  for (const auto& [name, results] : families) {
+    std::cout << "  " << name << ' ' << results.cases;
     Shares shares;
-    for (const auto& [what, share] : sums.shares) {
+    for (const auto& [what, share] : results.shares) {
       double& most = shares[verbose ? what : what.substr(0, what.find(','))];
       most = std::max(most, share);
     }
@@ -85,7 +85,7 @@ int run(const Settings& s, const Setup& setup) {
   const auto begin = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   std::cout << "seed " << s.seed << std::endl;
-  std::map<std::string, Sums> families;
+  std::map<std::string, FamilyResults> families;
   std::uint64_t done = 0, failures = 0;
   Index calls = 0;
   for (std::uint64_t n = s.only.value_or(s.first); done < s.calls && failures < s.failures && seconds() < s.seconds;
@@ -103,9 +103,9 @@ int run(const Settings& s, const Setup& setup) {
     } catch (const std::exception& e) {
       why = e.what();
     }
-    Sums& sums = families[family.name];
-    ++done, ++sums.cases, calls += c.calls;
-    for (const auto& [what, share] : c.shares) sums.shares[what] = std::max(sums.shares[what], share);
+    FamilyResults& results = families[family.name];
+    ++done, ++results.cases, calls += c.calls;
+    for (const auto& [what, share] : c.shares) results.shares[what] = std::max(results.shares[what], share);
     if (s.verbose) std::cout << "case " << n << ' ' << family.name << ':' << c.text.str() << std::endl;
     if (!why.empty()) {
       ++failures;

@@ -39,11 +39,11 @@ class Call {
     options_ = c.options();
     draw_numbers();
     draw_mods();
-    right_ = right_values(g_, !decodes_);
+    correct_ = correct_values(g_, !decodes_);
     // The relative error of exponentials grows as they get smaller (exp(Vec)), which matters where a sink has nearly
     // all the weight.
     const Wide smallest = -std::log(static_cast<Wide>(std::numeric_limits<T>::min()));
-    slack_ = (is_exact_ ? 0 : score_unit(g_)) + 0.35L * std::min(right_.below_sink, smallest);
+    slack_ = (is_exact_ ? 0 : score_unit(g_)) + 0.35L * std::min(correct_.below_sink, smallest);
   }
 
   void run() {
@@ -74,8 +74,8 @@ class Call {
  private:
   // ---- drawing
 
-  Given sizes() {
-    Given g;
+  CallValues sizes() {
+    CallValues g;
     g.batch = r_.percent(70) ? 1 : 2;
     g.kv_heads = r_.percent(60) ? 1 : 2;
     g.heads = g.kv_heads * (r_.percent(60) ? 1 : r_.from(2, 3));
@@ -177,13 +177,13 @@ class Call {
                         : !is_exact_ || cap_ != 0 ? r_.of({0.0, kIsLong ? 0.0 : 1e9, kMost})
                                                   : r_.of({0.0, 1e2, 1e4, 1e4, 1e6, 1e6, 1e9, 1e9, kMost, kMost});
     const double constant = r_.percent(50) ? size : -size;
-    const Index way = r_.from(0, 99);
+    const Index choice = r_.from(0, 99);
     std::string what = "all rows";
-    if (size == 0 || way < 30) {
+    if (size == 0 || choice < 30) {
       constants_.x = {static_cast<T>(constant)};
-    } else if (way < 75) {  // a constant for some rows, or a different one for each
+    } else if (choice < 75) {  // a constant for some rows, or a different one for each
       constants_.shape = {g_.batch, g_.heads, g_.q_len, 1};
-      const bool own = way >= 60;
+      const bool own = choice >= 60;
       what = own ? "a different one per row" : "some rows";
       for (Index i = 0; i < g_.batch * g_.heads * g_.q_len; ++i) {
         const Index chance = r_.from(0, 99);
@@ -265,9 +265,9 @@ class Call {
 
   // ---- judging
 
-  void judge(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
-             const Part& right, double factor, const Rounding& stored = {}) {
-    Judge<Q>{c_, report_, slack_, has_common_part_}.of(way, tensor, is, naive, right, factor, stored);
+  void judge(const std::string& call_name, const char* tensor, const std::vector<Wide>& is,
+             const std::vector<Wide>& naive, const Part& right, double factor, const Rounding& stored = {}) {
+    Judge<Q>{c_, report_, slack_, has_common_part_}.of(call_name, tensor, is, naive, right, factor, stored);
   }
 
   template <class M>
@@ -278,16 +278,16 @@ class Call {
     const auto r = attn::attention(q, k, v, mods, options_);
     const auto n = attn::naive_attention(q, k, v, mods, options_);
     naive_out_ = elements_of(n.out), naive_lse_ = elements_of(n.lse), naive_weights_ = elements_of(n.weights);
-    judge("attention", "out", elements_of(r.out), naive_out_, right_.out, 2, kRounding<Q>);
-    judge("attention", "lse", elements_of(r.lse), naive_lse_, right_.lse, 2);
+    judge("attention", "out", elements_of(r.out), naive_out_, correct_.out, 2, kRounding<Q>);
+    judge("attention", "lse", elements_of(r.lse), naive_lse_, correct_.lse, 2);
     c_.calls += 1;
     lse_ = r.lse;
     if (r_.percent(40)) {
       Tensor<T, 4> out(query_shape(g_.v_dim));
       Tensor<T, 3> lse({g_.batch, g_.heads, g_.q_len});
       attn::attention_into(out, lse, q, k, v, mods, options_);
-      judge("attention_into", "out", elements_of(out), naive_out_, right_.out, 2);
-      judge("attention_into", "lse", elements_of(lse), naive_lse_, right_.lse, 2);
+      judge("attention_into", "out", elements_of(out), naive_out_, correct_.out, 2);
+      judge("attention_into", "lse", elements_of(lse), naive_lse_, correct_.lse, 2);
       c_.calls += 1;
     }
     if (decodes_) return;
@@ -302,17 +302,17 @@ class Call {
   }
 
   template <class Is, class Naive>
-  void backward(const char* way, const Is& is, const Naive& naive) {
+  void backward(const char* call_name, const Is& is, const Naive& naive) {
     naive_query_ = elements_of(naive.query), naive_key_ = elements_of(naive.key),
     naive_value_ = elements_of(naive.value);
     c_.calls += 1;
-    judge_gradients(way, elements_of(is.query), elements_of(is.key), elements_of(is.value));
+    judge_gradients(call_name, elements_of(is.query), elements_of(is.key), elements_of(is.value));
   }
-  void judge_gradients(const std::string& way, const std::vector<Wide>& query, const std::vector<Wide>& key,
+  void judge_gradients(const std::string& call_name, const std::vector<Wide>& query, const std::vector<Wide>& key,
                        const std::vector<Wide>& value) {
-    judge(way, "grad_query", query, naive_query_, right_.query, kGradients, kRounding<Q>);
-    judge(way, "grad_key", key, naive_key_, right_.key, kGradients, kRounding<K>);
-    judge(way, "grad_value", value, naive_value_, right_.value, kGradients, kRounding<V>);
+    judge(call_name, "grad_query", query, naive_query_, correct_.query, kGradients, kRounding<Q>);
+    judge(call_name, "grad_key", key, naive_key_, correct_.key, kGradients, kRounding<K>);
+    judge(call_name, "grad_value", value, naive_value_, correct_.value, kGradients, kRounding<V>);
   }
 
   void check_lambda() {
@@ -342,8 +342,8 @@ class Call {
     const auto mods = mods_into(grad, of_sinks), naive_mods = mods_into(naive_grad, naive_of_sinks);
     const auto r = attn::attention(q_.in(), k_.in(), v_.in(), mods, options_);
     const auto n = attn::naive_attention(q_.in(), k_.in(), v_.in(), naive_mods, options_);
-    judge("attention with sinks", "out", elements_of(r.out), elements_of(n.out), right_.out, 2, kRounding<Q>);
-    judge("attention with sinks", "lse", elements_of(r.lse), elements_of(n.lse), right_.lse, 2);
+    judge("attention with sinks", "out", elements_of(r.out), elements_of(n.out), correct_.out, 2, kRounding<Q>);
+    judge("attention with sinks", "lse", elements_of(r.lse), elements_of(n.lse), correct_.lse, 2);
     c_.calls += 1;
     if (decodes_) return;
     const attn::Result into{grad_out_.in(), TensorView<const T, 3>(grad_lse_.view())};
@@ -351,7 +351,7 @@ class Call {
              attn::attention_backward(into, q_.in(), k_.in(), v_.in(), r, mods, options_),
              attn::naive_attention_backward(into, q_.in(), k_.in(), v_.in(), naive_mods, options_));
     judge("backward with learned sinks and bias", "sinks", elements_of(of_sinks), elements_of(naive_of_sinks),
-          right_.sinks, kGradients);
+          correct_.sinks, kGradients);
     Part sums;
     std::vector<Wide> sizes(constants_.x.size(), 0);
     sums.x = sizes;
@@ -359,8 +359,8 @@ class Call {
       const Index where[] = {b, h, i, j};
       Index at = 0;
       for (std::size_t d = 0; d < 4; ++d) at = at * constants_.shape[d] + (constants_.shape[d] == 1 ? 0 : where[d]);
-      sums.x[static_cast<std::size_t>(at)] += right_.pairs[g_.pair(b, h, i, j)];
-      sizes[static_cast<std::size_t>(at)] += right_.pair_sizes[g_.pair(b, h, i, j)];
+      sums.x[static_cast<std::size_t>(at)] += correct_.pairs[g_.pair(b, h, i, j)];
+      sizes[static_cast<std::size_t>(at)] += correct_.pair_sizes[g_.pair(b, h, i, j)];
     });
     for (const Wide size : sizes) sums.size = std::max(sums.size, size);
     judge("backward with learned sinks and bias", "bias", elements_of(grad), elements_of(naive_grad), sums, kGradients);
@@ -391,9 +391,9 @@ class Call {
         all = attn::merge(std::move(all), part);
       });
       const double parts = kIsNarrow<Q> ? static_cast<double>(2 * ends.size()) : 1;  // each of which is rounded
-      judge("merge", "out", elements_of(all.out), naive_out_, right_.out, 2,
+      judge("merge", "out", elements_of(all.out), naive_out_, correct_.out, 2,
             Rounding{kRounding<Q>.relative * parts, kRounding<Q>.absolute * parts});
-      judge("merge", "lse", elements_of(all.lse), naive_lse_, right_.lse, 2);
+      judge("merge", "lse", elements_of(all.lse), naive_lse_, correct_.lse, 2);
       c_.calls += static_cast<Index>(ends.size());
     }
     if (r_.percent(40)) {
@@ -402,8 +402,8 @@ class Call {
       each_part([&](Index from, Index end, const Options& o) {
         attn::attention_into(out, lse, q_.in(), k_.rows(from, end), v_.rows(from, end), mods, o);
       });
-      judge("accumulate", "out", elements_of(out), naive_out_, right_.out, 2);
-      judge("accumulate", "lse", elements_of(lse), naive_lse_, right_.lse, 2);
+      judge("accumulate", "out", elements_of(out), naive_out_, correct_.out, 2);
+      judge("accumulate", "lse", elements_of(lse), naive_lse_, correct_.lse, 2);
       c_.calls += static_cast<Index>(ends.size());
     }
     if (decodes_ || !r_.percent(60)) return;
@@ -445,7 +445,7 @@ class Call {
     const auto q = q_.in();
     const auto k = k_.in();
     const Index n = g_.q_len, m = g_.kv_len;
-    std::vector<Wide> tiles(right_.weights.x.size(), 0);
+    std::vector<Wide> tiles(correct_.weights.x.size(), 0);
     std::mutex mutex;
     attn::for_each_weight_tile(
         q, k, lse_, mods,
@@ -456,7 +456,7 @@ class Call {
               tiles[g_.pair(t.batch, t.head, i, j)] = widened(t.weights(i - t.rows.begin, j - t.keys.begin));
         },
         options_);
-    judge("for_each_weight_tile", "weights", tiles, naive_weights_, right_.weights, 2);
+    judge("for_each_weight_tile", "weights", tiles, naive_weights_, correct_.weights, 2);
     const auto mass_of = [&](const std::vector<Wide>& w) {
       std::vector<Wide> mass(static_cast<std::size_t>(g_.batch * g_.heads * m), 0);
       each_pair([&](Index b, Index h, Index i, Index j) {
@@ -464,7 +464,7 @@ class Call {
       });
       return mass;
     };
-    Part mass{mass_of(right_.weights.x)};
+    Part mass{mass_of(correct_.weights.x)};
     mass.size = *std::max_element(mass.x.begin(), mass.x.end());
     judge("attention_mass", "mass", elements_of(attn::attention_mass(q, k, lse_, mods, options_)),
           mass_of(naive_weights_), mass, 2);
@@ -481,7 +481,7 @@ class Call {
     };
     Part entropy;
     Wide unused = 0;
-    entropy.x = entropy_of(right_.weights.x, &entropy.size);
+    entropy.x = entropy_of(correct_.weights.x, &entropy.size);
     judge("entropy", "entropy", elements_of(attn::entropy(q, k, lse_, mods, options_)),
           entropy_of(naive_weights_, &unused), entropy, 2);
     const Index count = r_.from(1, 6);
@@ -495,7 +495,7 @@ class Call {
       }
       return top;
     };
-    Part top{top_of(right_.weights.x), right_.weights.size};
+    Part top{top_of(correct_.weights.x), correct_.weights.size};
     judge("top_k_weights", "weights", elements_of(attn::top_k_weights(q, k, lse_, count, mods, options_).weights),
           top_of(naive_weights_), top, 2);
     c_.calls += 4;
@@ -507,8 +507,8 @@ class Call {
     const auto jvp = attn::attention_jvp(q_.in(), k_.in(), v_.in(), to_q_.in(), to_k_.in(), to_v_.in(), mods, options_);
     const auto naive =
         attn::naive_attention_jvp(q_.in(), k_.in(), v_.in(), to_q_.in(), to_k_.in(), to_v_.in(), mods, options_);
-    judge("attention_jvp", "out", elements_of(jvp.out), naive_out_, right_.out, 2, kRounding<Q>);
-    judge("attention_jvp", "tangent", elements_of(jvp.tangent), elements_of(naive.tangent), right_.tangent, 2,
+    judge("attention_jvp", "out", elements_of(jvp.out), naive_out_, correct_.out, 2, kRounding<Q>);
+    judge("attention_jvp", "tangent", elements_of(jvp.tangent), elements_of(naive.tangent), correct_.tangent, 2,
           kRounding<Q>);
     c_.calls += 1;
   }
@@ -518,10 +518,10 @@ class Call {
   void check_caches(const M& mods) {
     if constexpr (std::is_same_v<K, V>) {
       if (!r_.percent(decodes_ ? 60 : 25)) return;
-      const auto judged = [&](const char* way, const auto& cache) {
+      const auto judged = [&](const char* call_name, const auto& cache) {
         const auto r = attn::attention(q_.in(), cache, mods, options_);
-        judge(way, "out", elements_of(r.out), naive_out_, right_.out, 2, kRounding<Q>);
-        judge(way, "lse", elements_of(r.lse), naive_lse_, right_.lse, 2);
+        judge(call_name, "out", elements_of(r.out), naive_out_, correct_.out, 2, kRounding<Q>);
+        judge(call_name, "lse", elements_of(r.lse), naive_lse_, correct_.lse, 2);
         c_.calls += 1;
       };
       if (r_.percent(50)) {
@@ -550,7 +550,7 @@ class Call {
   Report& report_;
   const Kind kind_;
   bool decodes_;
-  Given g_;
+  CallValues g_;
   Numbers<Q> q_;
   Numbers<K> k_;
   Numbers<V> v_;
@@ -567,7 +567,7 @@ class Call {
   Index stride_ = 1, summary_ = 0;
   Mask mask_;
   Tensor<T, 3> grad_lse_, lse_;
-  Right right_;
+  CorrectValues correct_;
   std::vector<Wide> naive_out_, naive_lse_, naive_weights_, naive_query_, naive_key_, naive_value_;
 };
 

@@ -28,7 +28,7 @@ struct Judge {
 
   /// Judges a result. It may have `factor` times the naive path's error, plus a few eps of its largest element and of
   /// the magnitudes of its terms, plus the effect of inexact scores, plus the rounding of its storage.
-  void of(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
+  void of(const std::string& call_name, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
           const Part& right, double factor, const Rounding& stored) {
     const Wide off = error(is, right.x), eps = std::numeric_limits<T>::epsilon(),
                vanishes = 1e5L * static_cast<Wide>(std::numeric_limits<T>::min());  // weights below it are 0
@@ -44,12 +44,12 @@ struct Judge {
         by_definition <=
         (64 * eps + of_weights + 4 * relative) * (most + (1 + slack) * right.size) + small_weights + absolute;
     if (!is_defined) {
-      add_miss("the definition: " + way + ' ' + tensor + ", " + report.scalars, by_definition, 0, 0, most);
+      add_miss("the definition: " + call_name + ' ' + tensor + ", " + report.scalars, by_definition, 0, 0, most);
       by_definition = 0;
     }
     const Wide allowed = static_cast<Wide>(factor) * by_definition + (8 * eps + relative) * most +
                          eps * (2 + slack) * right.size + absolute;
-    const std::string kind = way + ' ' + tensor + ", " + report.scalars + ", c " + report.constant +
+    const std::string kind = call_name + ' ' + tensor + ", " + report.scalars + ", c " + report.constant +
                              (has_common_part ? ", common part" : "");
     c.used(kind, static_cast<double>(allowed == 0 ? 0 : off / allowed));
     if (!(off <= allowed)) add_miss(kind, off, by_definition, allowed, most);

@@ -15,7 +15,7 @@ using Wide = long double;
 
 /// The values of a call, packed, and the effect of its mods on each pair: score, softcap, constant, mask, in this
 /// order.
-struct Given {
+struct CallValues {
   Index batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, v_dim = 1;
   Index q_offset = 0;  // the position of the first query
   Wide scale = 1;
@@ -49,7 +49,7 @@ struct Part {
   Wide size = 0;
 };
 
-struct Right {
+struct CorrectValues {
   Part out, lse, weights;        // weights after dropout
   Part query, key, value;        // gradients
   Part sinks;                    // gradients of the sinks' logits
@@ -75,21 +75,21 @@ inline Dot dot(const Wide* a, const Wide* b, Index n) {
 struct Capped {
   Wide x, slope;
 };
-inline Capped capped(const Given& g, Wide score) {
+inline Capped capped(const CallValues& g, Wide score) {
   if (g.cap == 0) return {score, 1};
   const Wide t = std::tanh(score / g.cap);
   return {g.cap * t, 1 - t * t};
 }
 
 /// The score, the constant and their sum are each rounded to the computation's scalar.
-inline Wide with_constant(const Given& g, Wide x, Wide constant) {
+inline Wide with_constant(const CallValues& g, Wide x, Wide constant) {
   return constant == 0 ? x : g.rounded(g.rounded(x) + constant);
 }
 
-inline Right right_values(const Given& g, bool backward) {
+inline CorrectValues correct_values(const CallValues& g, bool backward) {
   constexpr Wide kInf = std::numeric_limits<Wide>::infinity();
   const Index n = g.q_len, m = g.kv_len;
-  Right r;
+  CorrectValues r;
   const auto zeros = [](Part& p, Index count) { p.x.assign(static_cast<std::size_t>(count), 0); };
   const Index rows = g.batch * g.heads * n, keys = g.batch * g.kv_heads * m;
   zeros(r.out, rows * g.v_dim), zeros(r.lse, rows), zeros(r.weights, rows * m);
@@ -199,7 +199,7 @@ inline Right right_values(const Given& g, bool backward) {
 
 /// Whether no score of the call can round to another value when the constant is added, given errors of `error` relative
 /// to the score's magnitude.
-inline bool is_clear(const Given& g, Wide error) {
+inline bool is_clear(const CallValues& g, Wide error) {
   for (Index b = 0; b < g.batch; ++b)
     for (Index h = 0; h < g.heads; ++h)
       for (Index i = 0; i < g.q_len; ++i)
@@ -215,7 +215,7 @@ inline bool is_clear(const Given& g, Wide error) {
 }
 
 /// Scale of the error of inexact scores, in units of the rounding error.
-inline Wide score_unit(const Given& g) {
+inline Wide score_unit(const CallValues& g) {
   Wide most = 0;
   for (Index b = 0; b < g.batch; ++b)
     for (Index h = 0; h < g.heads; ++h)

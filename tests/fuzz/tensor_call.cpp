@@ -37,16 +37,16 @@ Sizes random_sizes(Case& c, double most) {
   return s;
 }
 
-Flavour::Flavour(Case& c, bool narrow) {
+ValueDistribution::ValueDistribution(Case& c, bool narrow) {
   Random& r = c.random;
   kind_ = r.from(0, 99);
   size_ = narrow ? r.uniform(5, 60) : r.percent(30) ? r.uniform(300, 30000) : r.uniform(5, 300);
   value_ = r.of({1.0, 1.0, 0.01, 100.0});
   offset_ = r.of({0.0, 0.0, 0.0, 3.0});
-  c.text << " flavour=" << kind_;
+  c.text << " distribution=" << kind_;
 }
 
-double Flavour::q(Random& r) const {
+double ValueDistribution::q(Random& r) const {
   const double x = r.normal();
   if (kind_ >= 40 && kind_ < 50) return size_ * x;                           // huge scores
   if (kind_ >= 50 && kind_ < 58) return x < 0 ? -x : x;                      // of one sign
@@ -55,7 +55,7 @@ double Flavour::q(Random& r) const {
   if (kind_ >= 70 && kind_ < 76) return 1e-6 * x;  // denormal in half
   return x;
 }
-double Flavour::k(Random& r, Index j) const {
+double ValueDistribution::k(Random& r, Index j) const {
   const double x = r.normal();
   if (kind_ >= 50 && kind_ < 58) return x < 0 ? -x : x;
   if (kind_ >= 58 && kind_ < 65) return static_cast<double>(r.from(-2, 2));
@@ -64,7 +64,7 @@ double Flavour::k(Random& r, Index j) const {
   if (kind_ >= 88 && kind_ < 94) return (j < 3 ? 8 : 0.2) * x;              // few large keys, then small ones
   return x;
 }
-double Flavour::v(Random& r) const {
+double ValueDistribution::v(Random& r) const {
   const double x = r.normal();
   if (kind_ >= 58 && kind_ < 65) return static_cast<double>(r.from(-9, 9));
   return value_ * (x + offset_);

@@ -16,9 +16,9 @@ namespace fuzz {
 Sizes random_sizes(Case& c, double most);
 
 /// A random distribution of a call's values.
-class Flavour {
+class ValueDistribution {
  public:
-  explicit Flavour(Case& c, bool narrow);
+  explicit ValueDistribution(Case& c, bool narrow);
   double q(Random& r) const;
   double k(Random& r, Index j) const;
   double v(Random& r) const;
@@ -33,10 +33,10 @@ template <class Q, class K, class V>
 void fill(Case& c, Guard4<Q>& q, Guard4<K>& k, Guard4<V>& v) {
   Random& r = c.random;
   constexpr bool narrow = Rounding<Q>::kNarrow || Rounding<K>::kNarrow || Rounding<V>::kNarrow;
-  const Flavour flavour(c, narrow);
-  q.fill([&](Index, Index, Index, Index) { return flavour.q(r); });
-  k.fill([&](Index, Index, Index j, Index) { return flavour.k(r, j); });
-  v.fill([&](Index, Index, Index, Index) { return flavour.v(r); });
+  const ValueDistribution distribution(c, narrow);
+  q.fill([&](Index, Index, Index, Index) { return distribution.q(r); });
+  k.fill([&](Index, Index, Index j, Index) { return distribution.k(r, j); });
+  v.fill([&](Index, Index, Index, Index) { return distribution.v(r); });
   if (r.percent(18)) {
     constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
     const auto poison = [&](const auto& t, double with) {

@@ -19,11 +19,11 @@ bool same(const Tensor<float, 3>& a, const Tensor<float, 3>& b) {
 }
 
 /// An error thrown after the tokens are appended.
-struct Fails : std::runtime_error {
+struct ModError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 auto failing() {
-  return score_mod([](auto x, auto) -> decltype(x) { throw Fails("while attending"); });
+  return score_mod([](auto x, auto) -> decltype(x) { throw ModError("while attending"); });
 }
 
 TEST(MultiHeadCacheErrors, LeaveContiguousCachesUnchanged) {
@@ -33,7 +33,7 @@ TEST(MultiHeadCacheErrors, LeaveContiguousCachesUnchanged) {
   mha(prompt, cache, causal());
   mha(prompt, untroubled, causal());
   const std::vector<Tokens> before{tokens_of(cache, 0), tokens_of(cache, 1)};
-  EXPECT_THROW(mha(next, cache, failing(), Options{.executor = serial()}), Fails);
+  EXPECT_THROW(mha(next, cache, failing(), Options{.executor = serial()}), ModError);
   EXPECT_TRUE(holds(cache, before));
   expect_refused("lengths of three", {"key_lengths", "3", "2"}, [&] { mha(next, cache, key_lengths({1, 2, 3})); });
   EXPECT_THROW(mha(ragged(next, {1, 1}), cache, causal()), std::invalid_argument);
@@ -55,7 +55,7 @@ TEST(MultiHeadCacheErrors, LeaveForksOfOtherLengthsUnchanged) {
   const Index b = pages.fork(a, 5);
   const Tokens before = tokens_of(pages, a), before_b = tokens_of(pages, b);
   for (const std::vector<Index>& both : {std::vector{a, b}, {b, a}}) {
-    EXPECT_THROW(mha(drawn(2, 1, 8, 2), pages.select(both), failing(), Options{.executor = serial()}), Fails);
+    EXPECT_THROW(mha(drawn(2, 1, 8, 2), pages.select(both), failing(), Options{.executor = serial()}), ModError);
     EXPECT_TRUE(holds(pages, a, before));
     EXPECT_TRUE(holds(pages, b, before_b));
   }
@@ -91,9 +91,9 @@ TEST(MultiHeadCacheErrors, LeavePagedCachesUnchanged) {
       EXPECT_TRUE(holds(pages, all[i], before.tokens[i])) << what << ", sequence " << i;
   };
   const auto next = drawn(1, 7, 8, 2);
-  EXPECT_THROW(mha(ragged(next, {1, 2, 3, 1}), pages.select(all), failing(), Options{.executor = serial()}), Fails);
+  EXPECT_THROW(mha(ragged(next, {1, 2, 3, 1}), pages.select(all), failing(), Options{.executor = serial()}), ModError);
   expect_untouched("a mod that throws");
-  EXPECT_THROW(mha(ragged(next, {4, 3}), pages.select({b, a}), failing(), Options{.executor = serial()}), Fails);
+  EXPECT_THROW(mha(ragged(next, {4, 3}), pages.select({b, a}), failing(), Options{.executor = serial()}), ModError);
   expect_untouched("two of three that share a page");
   EXPECT_THROW(mha(drawn(4, 9, 8, 3), pages.select(all), causal()), OutOfPages);
   expect_untouched("no pages left");

@@ -9,11 +9,11 @@ constexpr Index kEmbed = 24, kHeads = 4, kKvHeads = 2;
 
 /// Several sequences and the layer that processes them.
 template <class T>
-struct Texts {
+struct SequencesAndLayer {
   MultiHeadAttention<T> mha;
   std::vector<Tensor<T, 3>> sequences;  // (1, len, kEmbed)
 
-  Texts(const std::optional<Rope>& rope, const std::vector<Index>& lengths)
+  SequencesAndLayer(const std::optional<Rope>& rope, const std::vector<Index>& lengths)
       : mha({.embed_dim = kEmbed, .heads = kHeads, .kv_heads = kKvHeads, .seed = 3, .rope = rope}) {
     Random random(4);
     for (const Index len : lengths) sequences.push_back(tensor<T>(random.values(len * kEmbed), 1, len, kEmbed));
@@ -42,11 +42,11 @@ const std::vector<std::vector<Index>> kSteps{{40, 3, 0, 1}, {0, 0, 0, 0}, {1, 1,
 
 /// Feeds all steps and returns the concatenated results of each sequence. feed(x, lens) returns (1, tokens, kEmbed).
 template <class T, class Feed>
-std::vector<std::vector<T>> fed(const Texts<T>& texts, const Feed& feed) {
-  std::vector<std::vector<T>> results(texts.sequences.size());
-  std::vector<Index> begins(texts.sequences.size(), 0);
+std::vector<std::vector<T>> fed(const SequencesAndLayer<T>& model, const Feed& feed) {
+  std::vector<std::vector<T>> results(model.sequences.size());
+  std::vector<Index> begins(model.sequences.size(), 0);
   for (const std::vector<Index>& lens : kSteps) {
-    const Tensor<T, 3> y = feed(texts.part(begins, lens), lens);
+    const Tensor<T, 3> y = feed(model.part(begins, lens), lens);
     const T* row = y.data();
     for (std::size_t s = 0; s < lens.size(); ++s) {
       results[s].insert(results[s].end(), row, row + lens[s] * kEmbed);
@@ -63,16 +63,16 @@ void expect_matches_the_whole(double tolerance) {
   for (const std::optional<Rope>& rope :
        {std::optional<Rope>(), std::optional(Rope({.head_dim = 6})),
         std::optional(Rope({.head_dim = 6, .rotary_dim = 4, .pairs = RopePairs::interleaved}))}) {
-    const Texts<T> texts(rope, kLengths);
-    const Index count = texts.count();
-    KvCache<S> one_piece = texts.mha.template make_cache<S>({.batch = count, .capacity = 2});
-    const auto results = fed(texts, [&](const Tensor<T, 3>& x, const auto& lens) {
-      return texts.mha(ragged(x, lens), one_piece, causal()).out;
+    const SequencesAndLayer<T> model(rope, kLengths);
+    const Index count = model.count();
+    KvCache<S> one_piece = model.mha.template make_cache<S>({.batch = count, .capacity = 2});
+    const auto results = fed(model, [&](const Tensor<T, 3>& x, const auto& lens) {
+      return model.mha(ragged(x, lens), one_piece, causal()).out;
     });
     double largest = 0;
     for (Index s = 0; s < count; ++s) {
-      const Tensor<T, 3>& x = texts.sequence(s);
-      const Tensor<T, 3> want = texts.mha(x, x, x, causal());
+      const Tensor<T, 3>& x = model.sequence(s);
+      const Tensor<T, 3> want = model.mha(x, x, x, causal());
       const std::vector<T>& got = results[static_cast<std::size_t>(s)];
       ASSERT_EQ(static_cast<Index>(got.size()), want.size());
       for (std::size_t i = 0; i < got.size(); ++i)
@@ -82,11 +82,11 @@ void expect_matches_the_whole(double tolerance) {
 
     // Paging changes no bit.
     for (const Index page_size : {4, 64}) {
-      PagedKvCache<S> pages = texts.mha.template make_paged_cache<S>({.pages = 40, .page_size = page_size});
+      PagedKvCache<S> pages = model.mha.template make_paged_cache<S>({.pages = 40, .page_size = page_size});
       std::vector<Index> ids;
       for (Index s = 0; s < count; ++s) ids.push_back(pages.add());
-      const auto paged = fed(texts, [&](const Tensor<T, 3>& x, const auto& lens) {
-        return texts.mha(ragged(x, lens), pages.select(ids), causal()).out;
+      const auto paged = fed(model, [&](const Tensor<T, 3>& x, const auto& lens) {
+        return model.mha(ragged(x, lens), pages.select(ids), causal()).out;
       });
       EXPECT_EQ(paged, results) << "pages of " << page_size;
     }
@@ -105,19 +105,19 @@ TEST(MultiHeadCache, IsNearTheWholeInEightBits) { expect_matches_the_whole<float
 
 /// Calls with the same number of tokens for all: tensors (batch, len, features), and matrices of one sequence.
 TEST(MultiHeadCache, TakesBatchesAndMatrices) {
-  const Texts<double> texts(Rope({.head_dim = 6}), {12, 12});
+  const SequencesAndLayer<double> model(Rope({.head_dim = 6}), {12, 12});
   Tensor<double, 3> both({2, 12, kEmbed});
-  for (Index s = 0; s < 2; ++s) both.matrix(s) = texts.sequence(s).matrix(0);
-  const Tensor<double, 3> whole = texts.mha(both, both, both, causal());
-  auto cache = texts.mha.make_cache({.batch = 2});
-  auto single = texts.mha.make_cache();
+  for (Index s = 0; s < 2; ++s) both.matrix(s) = model.sequence(s).matrix(0);
+  const Tensor<double, 3> whole = model.mha(both, both, both, causal());
+  auto cache = model.mha.make_cache({.batch = 2});
+  auto single = model.mha.make_cache();
   for (Index begin = 0, len = 7; begin < 12; begin += len, len = 1) {
     const TensorView<const double, 3> x(both.data() + begin * kEmbed, {2, len, kEmbed}, {12 * kEmbed, kEmbed, 1});
-    const auto y = texts.mha(x, cache, causal());
+    const auto y = model.mha(x, cache, causal());
     const Eigen::MatrixXd rows = both.matrix(1).middleRows(begin, len);
-    const Eigen::MatrixXd of_one = texts.mha(rows, single, causal());
+    const Eigen::MatrixXd of_one = model.mha(rows, single, causal());
     const Tensor<double, 2> of_ragged =
-        texts.mha(ragged(Tensor<double, 2>(TensorView<const double, 2>(&both(1, begin, 0), {len, kEmbed})), {len}),
+        model.mha(ragged(Tensor<double, 2>(TensorView<const double, 2>(&both(1, begin, 0), {len, kEmbed})), {len}),
                   KvCache<double>(single), full());
     EXPECT_EQ(of_ragged.dim(0), len);
     ASSERT_EQ(y.out.shape(), (Shape<3>{2, len, kEmbed}));
@@ -130,13 +130,13 @@ TEST(MultiHeadCache, TakesBatchesAndMatrices) {
 }
 
 TEST(MultiHeadCache, ReturnsHeadsAndLogSumExps) {
-  const Texts<double> texts(Rope({.head_dim = 6}), {12, 20});
-  const Tensor<double, 3>&a = texts.sequence(0), &b = texts.sequence(1);
+  const SequencesAndLayer<double> model(Rope({.head_dim = 6}), {12, 20});
+  const Tensor<double, 3>&a = model.sequence(0), &b = model.sequence(1);
   const MultiHeadOptions all{.lse = true, .heads = true};
-  const auto whole_a = texts.mha(a, a, a, causal(), all), whole_b = texts.mha(b, b, b, causal(), all);
-  auto cache = texts.mha.make_cache({.batch = 2});
-  texts.mha(ragged(texts.part({0, 0}, {5, 19}), {5, 19}), cache, causal());
-  const auto got = texts.mha(ragged(texts.part({5, 19}, {7, 1}), {7, 1}), cache, causal(), all);
+  const auto whole_a = model.mha(a, a, a, causal(), all), whole_b = model.mha(b, b, b, causal(), all);
+  auto cache = model.mha.make_cache({.batch = 2});
+  model.mha(ragged(model.part({0, 0}, {5, 19}), {5, 19}), cache, causal());
+  const auto got = model.mha(ragged(model.part({5, 19}, {7, 1}), {7, 1}), cache, causal(), all);
   ASSERT_EQ(got.query.shape(), (Shape<4>{1, kHeads, 8, 6}));
   ASSERT_EQ(got.value.shape(), (Shape<4>{1, kKvHeads, 8, 6}));
   ASSERT_EQ(got.lse.shape(), (Shape<3>{1, kHeads, 8}));
@@ -153,7 +153,7 @@ TEST(MultiHeadCache, ReturnsHeadsAndLogSumExps) {
         EXPECT_NEAR(got.value(0, h, i, d), whole.value(0, h, token, d), 4e-15);
       }
   }
-  const auto read = texts.mha.attend(ragged(texts.part({5, 19}, {7, 1}), {7, 1}), cache, causal(), all);
+  const auto read = model.mha.attend(ragged(model.part({5, 19}, {7, 1}), {7, 1}), cache, causal(), all);
   EXPECT_TRUE(std::equal(read.out.data(), read.out.data() + read.out.size(), got.out.data()));
   EXPECT_TRUE(std::equal(read.query.data(), read.query.data() + read.query.size(), got.query.data()));
   EXPECT_EQ(read.key.size(), 0);
@@ -165,18 +165,18 @@ TEST(MultiHeadCache, VerifiesTrees) {
   const std::vector<Index> parents{-1, 0, 0, 2, 1, 2, -1}, path{0, 2, 5};
   const Index nodes = 7;
   const Rope rope({.head_dim = 6});
-  const Texts<float> texts(rope, {20, 26});
-  const auto rows = [&](Index s, Index begin, Index end) { return texts.sequence(s).slice(1, begin, end); };
+  const SequencesAndLayer<float> model(rope, {20, 26});
+  const auto rows = [&](Index s, Index begin, Index end) { return model.sequence(s).slice(1, begin, end); };
   const auto expect_same = [&](const auto& a, Index row, const auto& b) {
     for (Index c = 0; c < kEmbed; ++c) ASSERT_NEAR(a(0, row, c), b(0, 0, c), 1e-6f) << "row " << row;
   };
-  auto pages = texts.mha.make_paged_cache({.pages = 20, .page_size = 4});
+  auto pages = model.mha.make_paged_cache({.pages = 20, .page_size = 4});
   const std::vector<Index> ids{pages.add(), pages.add()}, contexts{9, 15};  // the next 7 tokens are drafts
   for (Index s = 0; s < 2; ++s)
-    texts.mha(rows(s, 0, contexts[static_cast<std::size_t>(s)]), pages.select({ids[static_cast<std::size_t>(s)]}),
+    model.mha(rows(s, 0, contexts[static_cast<std::size_t>(s)]), pages.select({ids[static_cast<std::size_t>(s)]}),
               causal());
-  const auto y = texts
-                     .mha(ragged(texts.part(contexts, {nodes, nodes}), {nodes, nodes}), pages.select(ids),
+  const auto y = model
+                     .mha(ragged(model.part(contexts, {nodes, nodes}), {nodes, nodes}), pages.select(ids),
                           causal() | tree(parents))
                      .out;
   for (Index s = 0; s < 2; ++s) {
@@ -186,16 +186,16 @@ TEST(MultiHeadCache, VerifiesTrees) {
       std::vector<Index> steps;
       for (Index step = node; step >= 0; step = parents[static_cast<std::size_t>(step)])
         steps.insert(steps.begin(), step);
-      auto plain = texts.mha.make_cache();
-      texts.mha.append(rows(s, 0, context), plain);
+      auto plain = model.mha.make_cache();
+      model.mha.append(rows(s, 0, context), plain);
       for (const Index step : steps) {
-        const auto of_path = texts.mha(token(step), plain, causal()).out;
+        const auto of_path = model.mha(token(step), plain, causal()).out;
         if (step == node) expect_same(y, s * nodes + node, of_path);
       }
       if (steps != path) continue;
       pages.accept(id, path);
       const auto next = rows(s, context + nodes, context + nodes + 1);
-      expect_same(texts.mha(next, pages.select({id}), causal()).out, 0, texts.mha(next, plain, causal()).out);
+      expect_same(model.mha(next, pages.select({id}), causal()).out, 0, model.mha(next, plain, causal()).out);
     }
   }
 }

@@ -48,7 +48,7 @@ TEST(SinusoidalPositions, ShiftsAreRotations) {
   auto rows = sinusoidal_positions<double>(5, 12, {.first = 2});
   const auto later = sinusoidal_positions<double>(5, 12, {.first = 9});
   Eigen::MatrixXd rotated(5, 12);
-  // Rope maps (x, y) to (x cos - y sin, …); sinusoids are (sin, cos), which rotates the other way.
+  // Rope maps (x, y) to (x cos - y sin, …); sinusoids are (sin, cos), which rotates in the other direction.
   for (Index i = 0; i < 5; ++i)
     for (Index c = 0; c < 12; c += 2) rotated(i, c) = rows(i, c + 1), rotated(i, c + 1) = rows(i, c);
   const Rope rope({.head_dim = 12, .pairs = RopePairs::interleaved});

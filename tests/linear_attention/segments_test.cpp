@@ -15,11 +15,11 @@ namespace {
 
 /// Inputs of all forms. Keys have small norms, as the delta rule requires.
 template <class T>
-struct LongText {
+struct LongInputs {
   Tensor<T, 4> q, k, v, gates;
   Tensor<T, 3> gate, beta;
 
-  LongText(Index batch, Index heads, Index kv_heads, Index q_len, Index kv_len, Index dim, Index v_dim)
+  LongInputs(Index batch, Index heads, Index kv_heads, Index q_len, Index kv_len, Index dim, Index v_dim)
       : q({batch, heads, q_len, dim}),
         k({batch, kv_heads, kv_len, dim}),
         v({batch, kv_heads, kv_len, v_dim}),
@@ -41,18 +41,20 @@ struct LongText {
 template <class T>
 struct LongForm {
   std::string name;
-  std::function<Tensor<T, 4>(const LongText<T>&, const Options&)> chunks, definition;
+  std::function<Tensor<T, 4>(const LongInputs<T>&, const Options&)> chunks, definition;
 };
 
 template <class T, class Map, class M>
 LongForm<T> linear(const std::string& name, const Map& map, const M& mods) {
-  return {
-      name, [=](const LongText<T>& x, const Options& o) { return linear_attention(x.q, x.k, x.v, map, mods, o).out; },
-      [=](const LongText<T>& x, const Options& o) { return naive_linear_attention(x.q, x.k, x.v, map, mods, o).out; }};
+  return {name,
+          [=](const LongInputs<T>& x, const Options& o) { return linear_attention(x.q, x.k, x.v, map, mods, o).out; },
+          [=](const LongInputs<T>& x, const Options& o) {
+            return naive_linear_attention(x.q, x.k, x.v, map, mods, o).out;
+          }};
 }
 template <class T, class M>
 std::vector<LongForm<T>> gated_forms(const std::string& name, const M& mods) {
-  using X = LongText<T>;
+  using X = LongInputs<T>;
   using O = Options;
   return {{"token gates" + name,
            [=](const X& x, const O& o) { return gated_attention(x.q, x.k, x.v, x.gate, mods, o).out; },
@@ -102,7 +104,7 @@ bool same_bits(const Tensor<T, 4>& a, const Tensor<T, 4>& b) {
 
 TEST(Segments, ThreadsDoNotChangeResults) {
   for (const LongCase& s : kCases) {
-    const LongText<float> x(s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.dim, s.v_dim);
+    const LongInputs<float> x(s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.dim, s.v_dim);
     for (const LongForm<float>& form : forms_of<float>(s)) {
       const auto one = form.chunks(x, {.executor = serial()});
       for (const int workers : {2, 3, 7})
@@ -111,7 +113,7 @@ TEST(Segments, ThreadsDoNotChangeResults) {
     }
   }
   // More tokens than fit into the maximum number of segments of the usual length.
-  const LongText<float> x(1, 1, 1, 40000, 40000, 3, 2);
+  const LongInputs<float> x(1, 1, 1, 40000, 40000, 3, 2);
   for (const auto& form : {linear<float>("elu1", elu1(), Mods<>()), linear<float>("elu1 causal", elu1(), causal())})
     EXPECT_TRUE(same_bits(form.chunks(x, {.executor = serial()}), form.chunks(x, {.executor = eager_threads(3)})));
 }
@@ -120,8 +122,8 @@ TEST(Segments, AgreeWithTheDefinition) {
   Sample sample;
   SCOPED_TRACE("a sample" + sample.text());
   for (const LongCase& s : kCases) {
-    const LongText<float> x(s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.dim, s.v_dim);
-    const LongText<long double> wide(s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.dim, s.v_dim);
+    const LongInputs<float> x(s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.dim, s.v_dim);
+    const LongInputs<long double> wide(s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.dim, s.v_dim);
     const auto forms = forms_of<float>(s);
     const auto truths = forms_of<long double>(s);
     for (std::size_t f = 0; f < forms.size(); ++f) {
@@ -146,7 +148,7 @@ TEST(Segments, AgreeWithTheDefinition) {
 
 /// The final state does not depend on threads either, and equals that of calls over parts up to rounding.
 TEST(Segments, LeaveTheSameState) {
-  const LongText<float> x(1, 2, 1, 2700, 2700, 12, 9);
+  const LongInputs<float> x(1, 2, 1, 2700, 2700, 12, 9);
   const auto check = [&](const char* name, const auto& call) {
     RecurrentState<float> one({.kv_heads = 1, .features = 12, .v_dim = 9}), more = one, parts = one;
     for (RecurrentState<float>* s : {&one, &more}) s->sums()(0, 0, 3, 4) = 0.5f, s->normaliser()(0, 0, 3) = 2;
@@ -179,8 +181,8 @@ TEST(Segments, LeaveTheSameState) {
 /// NaN in a key of a later segment, and of a later chunk of the same one, reaches no earlier row.
 TEST(Segments, NaNReachesNoEarlierRow) {
   const Index n = 2300, bad = 1500;
-  const LongText<float> clean(1, 1, 1, n, n, 6, 6);
-  LongText<float> poisoned = clean;
+  const LongInputs<float> clean(1, 1, 1, n, n, 6, 6);
+  LongInputs<float> poisoned = clean;
   for (Index d = 0; d < 6; ++d) poisoned.k(0, 0, bad, d) = poisoned.v(0, 0, bad, d) = std::nanf("");
   for (const auto& executor : {serial(), eager_threads(3)})
     for (const LongForm<float>& form : gated_forms<float>("", Mods<>())) {
@@ -191,7 +193,7 @@ TEST(Segments, NaNReachesNoEarlierRow) {
 }
 
 TEST(Segments, NeedExactlyTheReportedWorkspace) {
-  const LongText<float> x(1, 1, 1, 3000, 3000, 10, 7);
+  const LongInputs<float> x(1, 1, 1, 3000, 3000, 10, 7);
   for (const int workers : {1, 3}) {
     Options options{.executor = eager_threads(workers)};
     const std::size_t bytes = linear_workspace_bytes(x.q, x.k, x.v, elu1(), causal(), options);
@@ -208,7 +210,7 @@ TEST(Segments, NeedExactlyTheReportedWorkspace) {
 
 // No row sees the keys after the last row, but the state still consumes them.
 TEST(Segments, AStateConsumesKeysAfterAllRowsInTheSameWorkspace) {
-  const LongText<float> x(1, 1, 1, 64, 4096, 10, 7);
+  const LongInputs<float> x(1, 1, 1, 64, 4096, 10, 7);
   for (const int workers : {1, 3}) {
     Options options{.q_offset = 0, .executor = eager_threads(workers)};
     RecurrentState<float> plain({.kv_heads = 1, .features = 10, .v_dim = 7}), given = plain;
@@ -224,7 +226,7 @@ TEST(Segments, AStateConsumesKeysAfterAllRowsInTheSameWorkspace) {
 
 // A gate of 0 erases an earlier NaN, as it does in a sequence of one segment or in one fed in parts.
 TEST(Segments, AZeroGateErasesNaN) {
-  LongText<float> x(1, 1, 1, 3000, 3000, 10, 7);
+  LongInputs<float> x(1, 1, 1, 3000, 3000, 10, 7);
   constexpr Index kForgets = 1500;
   x.v(0, 0, 10, 3) = std::numeric_limits<float>::quiet_NaN();
   x.gate(0, 0, kForgets) = -std::numeric_limits<float>::infinity();

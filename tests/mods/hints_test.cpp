@@ -9,9 +9,9 @@ namespace attn::test {
 namespace {
 
 /// Counts the kept pairs of any tile with a summed-area table.
-class Kept {
+class KeptPairs {
  public:
-  Kept(const Sizes& s, Index first, const Meaning& meaning, Index batch, Index head)
+  KeptPairs(const Sizes& s, Index first, const Meaning& meaning, Index batch, Index head)
       : columns_(s.kv_len + 1), sums_(static_cast<std::size_t>((s.q_len + 1) * columns_)) {
     for (Index i = 0; i < s.q_len; ++i)
       for (Index j = 0; j < s.kv_len; ++j) {
@@ -62,7 +62,7 @@ void each_tile(const Sizes& s, const Numbers& numbers, const Row<M>& row, Check 
   const auto bound = attn::detail::bind(row.mod, problem_of(s, numbers));
   for (Index b = 0; b < s.batch; ++b)
     for (Index h = 0; h < s.heads; ++h) {
-      Kept kept(s, first, row.meaning, b, h);
+      KeptPairs kept(s, first, row.meaning, b, h);
       for (Index i0 = 0; i0 < s.q_len; ++i0)
         for (Index i1 = i0 + 1; i1 <= s.q_len; ++i1)
           for (Index j0 = 0; j0 < s.kv_len; ++j0)
@@ -138,7 +138,7 @@ void expect_sound_in_tiles(const Sizes& s, Random& random) {
     const auto bound = attn::detail::bind(row.mod, problem_of(s, numbers));
     for (Index b = 0; b < s.batch; ++b)
       for (Index h = 0; h < s.heads; ++h) {
-        Kept kept(s, first, row.meaning, b, h);
+        KeptPairs kept(s, first, row.meaning, b, h);
         for (Index i = 0; i < s.q_len; i += height) {
           const Range rows{i, std::min(i + height, s.q_len)}, queries{first + rows.begin, first + rows.end};
           const Tile all{b, h, queries, {0, s.kv_len}};
@@ -220,8 +220,8 @@ TEST(Hints, OfNamedMasksAreExact) {
 }
 
 TEST(Hints, SummedAreaTableIsRight) {
-  // Tests the class Kept: 3 queries, 3 keys, causal.
-  Kept kept({1, 1, 1, 3, 3, 1, 1}, 0, {[](const Pair& p) { return p.kv <= p.q; }, {}}, 0, 0);
+  // Tests the class KeptPairs: 3 queries, 3 keys, causal.
+  KeptPairs kept({1, 1, 1, 3, 3, 1, 1}, 0, {[](const Pair& p) { return p.kv <= p.q; }, {}}, 0, 0);
   EXPECT_EQ(kept.count({0, 3}, {0, 3}), 6);
   EXPECT_EQ(kept.count({0, 1}, {1, 3}), 0);
   EXPECT_EQ(kept.count({2, 3}, {1, 3}), 2);

@@ -86,8 +86,8 @@ TEST(Algorithms, KeysWithAnOffset) {
       }
     };
     const auto own_q = ring.scatter(q), own_k = ring.scatter(k), own_v = ring.scatter(v), own_grad = ring.scatter(grad);
-    const auto check = [&](const auto& r, const auto& g, const char* way) {
-      SCOPED_TRACE(way);
+    const auto check = [&](const auto& r, const auto& g, const char* what) {
+      SCOPED_TRACE(what);
       expect_same(ring.gather(r.out), whole.out, "out");
       expect_same(ring.gather(r.lse), whole.lse, "lse");
       expect_same(ring.gather(g.query), gradients.query, "query");

@@ -88,11 +88,11 @@ Tensor<T, 4> drawn(const Shape<4>& shape, std::uint64_t seed) {
 }
 
 /// A rank's rows of query, key and value.
-struct Texts {
+struct OwnRows {
   Tensor<float, 4> q, k, v;
 };
 /// A rank's rows of random sequences.
-inline Texts own_texts(mpi::Ring& ring, Index len, Index heads = 2, Index kv_heads = 2, Index dim = 8) {
+inline OwnRows own_rows(mpi::Ring& ring, Index len, Index heads = 2, Index kv_heads = 2, Index dim = 8) {
   return {ring.scatter(drawn<float>({1, heads, len, dim}, 1)), ring.scatter(drawn<float>({1, kv_heads, len, dim}, 2)),
           ring.scatter(drawn<float>({1, kv_heads, len, dim}, 3))};
 }

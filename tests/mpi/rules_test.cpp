@@ -37,7 +37,7 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
     on_ranks(count, mpi::Layout::contiguous, [](mpi::Ring& ring) {
       const bool odd = ring.rank() == ring.ranks() - 1;
       const std::string last = std::to_string(ring.ranks() - 1);
-      const Texts own = own_texts(ring, 40);
+      const OwnRows own = own_rows(ring, 40);
       const Tensor<float, 4>&q = own.q, &k = own.k, &v = own.v;
       const auto all = [&](const auto& call) { return refusal(ring, call); };
       EXPECT_EQ(all([&] { ring.attention(q, k, v); }), "nothing");
@@ -84,7 +84,7 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
 TEST(Rules, ErrorsOfOneRankAreThrownOnAll) {
   on_ranks(3, mpi::Layout::zigzag, [](mpi::Ring& ring) {
     const bool odd = ring.rank() == 1;
-    const Texts own = own_texts(ring, 40);
+    const OwnRows own = own_rows(ring, 40);
     const Tensor<float, 4>&q = own.q, &k = own.k, &v = own.v;
     const auto all = [&](const auto& call) { return refusal(ring, call); };
     const Tensor<float, 4> wide(Shape<4>{1, 2, k.dim(2), 9});
@@ -152,7 +152,7 @@ TEST(Rules, ThrowingModsEndCallsOnAllRanks) {
     for (const mpi::Layout layout : kRankLayouts)
       on_ranks(count, layout, [&](mpi::Ring& ring) {
         const int odd = ring.ranks() / 2;
-        const Texts own = own_texts(ring, 300, 8, 8);
+        const OwnRows own = own_rows(ring, 300, 8, 8);
         const Tensor<float, 4>&q = own.q, &k = own.k, &v = own.v;
         const auto r = ring.attention(q, k, v);
         // The first 500 calls succeed, so that it does not throw while ranks compare their mods.
@@ -191,7 +191,7 @@ TEST(Rules, ThrowingModsEndCallsOnAllRanks) {
 TEST(Rules, SendsOnlyNeededKeys) {
   on_ranks(4, mpi::Layout::contiguous, [](mpi::Ring& ring) {
     constexpr Index kLen = 4096, kWindow = 256, kRow = 2 * 2 * 8 * sizeof(float);  // keys and values of two heads
-    auto [q, k, v] = own_texts(ring, kLen);
+    auto [q, k, v] = own_rows(ring, kLen);
     const auto r = ring.attention(q, k, v, attn::sliding_window(kWindow));
     EXPECT_EQ(ring.traffic().bytes_sent, ring.rank() < 3 ? kWindow * kRow : 0);
     ring.attention_backward(q, q, k, v, r, attn::sliding_window(kWindow));
@@ -204,7 +204,7 @@ TEST(Rules, SendsOnlyNeededKeys) {
   });
   on_ranks(4, mpi::Layout::zigzag, [](mpi::Ring& ring) {
     constexpr Index kLen = 4096, kWindow = 100, kRow = 2 * 2 * 8 * sizeof(float);
-    auto [q, k, v] = own_texts(ring, kLen);
+    auto [q, k, v] = own_rows(ring, kLen);
     ring.attention(q, k, v, attn::sliding_window(kWindow));
     // Each piece but the last is sent to the next piece's rank; pieces 3 and 4 are on the same rank.
     EXPECT_EQ(ring.traffic().bytes_sent, (ring.rank() == 3 || ring.rank() == 0 ? 1 : 2) * kWindow * kRow);
@@ -216,7 +216,7 @@ TEST(Rules, SendsOnlyNeededKeys) {
 TEST(Rules, MemoryOfBuffers) {
   for_each_ring(41, [](mpi::Ring& ring, Random&, Sample&) {
     const Index len = 1100 * ring.ranks();
-    const auto [q, k, v] = own_texts(ring, len, 1, 1, 4);
+    const auto [q, k, v] = own_rows(ring, len, 1, 1, 4);
     const Index block = (k.size() + v.size()) * static_cast<Index>(sizeof(float));
     const auto r = ring.attention(q, k, v, {.isa = std::nullopt});
     EXPECT_LE(ring.traffic().bytes_held, block + block / 64);
@@ -230,7 +230,7 @@ TEST(Rules, MemoryOfBuffers) {
 /// key heads, so some ranks share a key head.
 TEST(Rules, BitsDependOnlyOnRanks) {
   for_each_ring(42, [](mpi::Ring& ring, Random&, Sample&) {
-    const auto [q, k, v] = own_texts(ring, 600, 14, 2);
+    const auto [q, k, v] = own_rows(ring, 600, 14, 2);
     const auto same = [](const auto& a, const auto& b) {
       return a.size() == b.size() &&
              (a.size() == 0 ||
@@ -270,7 +270,7 @@ TEST(Rules, LearnedGradientsSumOverRanks) {
     };
     const auto whole = gradients(
         [&](const auto& mods) { attn::attention_backward(grad_out, q, k, v, attn::attention(q, k, v, mods), mods); });
-    const auto expect_whole_sum = [&](const std::vector<double>& own, const char* way) {
+    const auto expect_whole_sum = [&](const std::vector<double>& own, const char* what) {
       // Sums over ranks by scattering and gathering each rank's values.
       Tensor<double, 2> rows({static_cast<Index>(own.size()), 1});
       std::vector<double> sum(own.size());
@@ -279,7 +279,7 @@ TEST(Rules, LearnedGradientsSumOverRanks) {
         const auto of_rank = ring.gather(ring.scatter(rows, r));
         for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of_rank.data()[i];
       }
-      for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 1e-5) << way << ' ' << i;
+      for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 1e-5) << what << ' ' << i;
     };
     const auto own_q = ring.scatter(q), own_k = ring.scatter(k), own_v = ring.scatter(v),
                own_grad = ring.scatter(grad_out);

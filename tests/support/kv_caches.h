@@ -8,11 +8,11 @@
 namespace attn::test {
 
 /// What a mod throws in the middle of a step.
-struct Fails : std::runtime_error {
+struct ModError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 inline auto failing() {
-  return score_mod([](auto x, auto) -> decltype(x) { throw Fails("while attending"); });
+  return score_mod([](auto x, auto) -> decltype(x) { throw ModError("while attending"); });
 }
 
 /// The scales of one layer, where holds() looks for them.
