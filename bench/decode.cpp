@@ -87,7 +87,7 @@ class Bench {
   /// types.
   void add(const Work& w, const std::vector<Index>& page_sizes, bool narrow = false) {
     if (!begins(w)) return;
-    const Inputs n(w);
+    const DecodeInputs n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
     std::vector<Variant> variants{floats.variant("float")};
@@ -112,7 +112,7 @@ class Bench {
 
   void add_naive(const Work& w) {
     if (!begins(w)) return;
-    const Inputs n(w);
+    const DecodeInputs n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
     Naive naive(w, floats.cache, n, options);
@@ -121,7 +121,7 @@ class Bench {
 
   void add_one_by_one(const Work& w) {
     if (!begins(w)) return;
-    const Inputs n(w);
+    const DecodeInputs n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
     Paged paged(w, n, 64, options);

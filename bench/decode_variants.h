@@ -43,8 +43,8 @@ inline Work decode(Index batch, Index heads, Index kv_heads, Index dim, Index le
 }
 
 /// Queries, keys and values of a workload, its sequences packed back to back.
-struct Inputs {
-  explicit Inputs(const Work& w)
+struct DecodeInputs {
+  explicit DecodeInputs(const Work& w)
       : q(random_tensor({1, w.heads, w.queries(), w.dim}, 1)),
         k(random_tensor({1, w.kv_heads, w.tokens(), w.dim}, 2)),
         v(random_tensor({1, w.kv_heads, w.tokens(), w.dim}, 3)) {}
@@ -62,7 +62,7 @@ struct Variant {
 /// A KvCache of T, and the variant that uses it. Must outlive that Variant.
 template <class T>
 struct Contiguous {
-  Contiguous(const Work& w, const Inputs& n, const attn::Options& o)
+  Contiguous(const Work& w, const DecodeInputs& n, const attn::Options& o)
       : cache({.batch = static_cast<Index>(w.lengths.size()),
                .kv_heads = w.kv_heads,
                .capacity = *std::max_element(w.lengths.begin(), w.lengths.end()),
@@ -95,7 +95,7 @@ struct Contiguous {
 
 /// A PagedKvCache, and the variant that uses it. Must outlive that Variant.
 struct Paged {
-  Paged(const Work& w, const Inputs& n, Index page_size, const attn::Options& o)
+  Paged(const Work& w, const DecodeInputs& n, Index page_size, const attn::Options& o)
       : cache({.pages = pages_for(w, page_size), .page_size = page_size, .kv_heads = w.kv_heads, .head_dim = w.dim}),
         q(n.q),
         lens(w.q_lens),
@@ -152,7 +152,7 @@ struct Paged {
 
 /// Tensors stored as (batch, len, heads, dim), for workloads with one sequence.
 struct ByToken {
-  ByToken(const Work& w, const Inputs& n, const attn::Options& o)
+  ByToken(const Work& w, const DecodeInputs& n, const attn::Options& o)
       : k(by_token(n.k)), v(by_token(n.v)), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
   Variant variant(const std::string& name) {
     return {name, [this] { attn::attention_into(out, q, heads_of(k), heads_of(v), attn::Mods<>(), options); }, &out,
@@ -175,7 +175,7 @@ struct ByToken {
 
 /// Eigen products over the same cache, for workloads with one sequence and one query.
 struct Naive {
-  Naive(const Work& w, const attn::KvCache<float>& c, const Inputs& n, const attn::Options& o)
+  Naive(const Work& w, const attn::KvCache<float>& c, const DecodeInputs& n, const attn::Options& o)
       : cache(c), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
   Variant variant() {
     return {"naive",
@@ -190,7 +190,7 @@ struct Naive {
 
 /// One call per sequence.
 struct OneByOne {
-  OneByOne(const Work& w, const attn::KvCache<float>& c, const Inputs& n, const attn::Options& o)
+  OneByOne(const Work& w, const attn::KvCache<float>& c, const DecodeInputs& n, const attn::Options& o)
       : cache(c), q(n.q), lens(w.q_lens), options(o), out({1, w.heads, w.queries(), w.dim}) {}
   Variant variant() {
     return {"a call for each sequence",
