@@ -90,7 +90,7 @@ void print_bits(const Transformer& network, const Tokens& tokens, const attn::Op
   Index differing = 0;
   std::cout << "\n\nlogits of " << tokens.size() << " tokens\n";
   for (const LogitsOfMethod& method : logits_of_all_methods(network, tokens, options)) {
-    std::cout << std::left << std::setw(24) << method.name << std::right << std::hex << std::setw(16)
+    std::cout << std::left << std::setw(23) << method.name << std::right << std::hex << std::setw(16)
               << std::setfill('0') << method.hash << std::dec << std::setfill(' ') << '\n';
     differing += method.differing;
   }

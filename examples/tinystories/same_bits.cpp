@@ -89,7 +89,7 @@ std::vector<LogitsOfMethod> logits_of_all_methods(const Transformer& network, co
   add("chunks of 7", methods.in_chunks(7, {}));
   add("token by token", methods.in_chunks(1, {}));
   add("pages of 16", methods.in_chunks(5, {.paged = true, .page_size = 16}));
-  add("beside two other texts", methods.in_chunks(3, {.paged = true, .batch = 3}));
+  add("in a batch of three", methods.in_chunks(3, {.paged = true, .batch = 3}));
   add("drafts of 4, verified", methods.as_drafts());
   return all;
 }
