@@ -104,9 +104,9 @@ struct Options {
 
   /// Scratch memory for the call: at least workspace_bytes() bytes, of any alignment and with any contents. Each
   /// concurrent call needs its own. By default the call allocates and frees its own. The naive path does not use it.
-  /// Some cases still allocate: q_offsets; an `lse` in a Tensor, if its rounding errors matter; learned(); select()
-  /// with a kv_offset; a cache (see cached_attention.h); additive attention; and a mask that groups tokens, such as
-  /// strided_sparse(), with a 16-bit output and a query of a wider scalar type.
+  /// Some cases still allocate: q_offsets; an `lse` in a Tensor, when an element first reaches 8 or -8; learned();
+  /// select() with a kv_offset; a cache (see cached_attention.h); additive attention; and a mask that groups tokens,
+  /// such as strided_sparse(), with a 16-bit output and a query of a wider scalar type.
   std::span<std::byte> workspace = {};
 
   /// The precision of products. `bf16` speeds up float and half tensors. Rounding values and weights adds an error of

@@ -183,7 +183,8 @@ class BackwardLoop {
     score(kernels, p.grad_out, m.grad_scores, keys.value, problem_.v_dim, kept_factor_);
     score(other ? other->family.set_for(rows_of_tile) : kernels, p.query, m.scores, keys.key, problem_.head_dim,
           scale_);
-    // If mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of parameters.
+    // If mods learn, LearnedMods computes the derivatives of the scores, further down, along with the gradients of the
+    // parameters.
     const bool modded = masked || call_.has_scores();
     if (m.raw) std::copy_n(m.scores, count * kernels.queries, m.raw);
     const bool with_slopes = call_.slopes && !m.raw;
@@ -252,7 +253,8 @@ class BackwardLoop {
   T before(T factor) const { return family_.format.scales_queries ? factor : T(1); }
   T after(T factor) const { return family_.format.scales_queries ? T(1) : factor; }
 
-  /// Stores sums of add_rows(), rows of `dim` elements padded to a stride, in the caller's tensor.
+  /// Stores the sums that add_rows() computed in the caller's tensor. Each is a row of `dim` elements, padded to
+  /// `stride`.
   void store(T* from, Index stride, Index count, Index dim, T factor, const RowsToWrite& rows) const {
     plan_.kernels().finish_rows(from, count, stride, factor);
     if (call_.accumulates) add_rows_of(rows, count, dim, from, stride, 1);

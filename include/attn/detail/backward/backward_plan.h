@@ -18,8 +18,8 @@ struct PreparedQueries {
   bool finite;         ///< whether all queries and output gradients are finite
   T* query;            ///< (head_dim, queries), scaled if kernels expect that
   T* grad_out;         ///< (v_dim, queries)
-  T* query_panels;     ///< (queries, key_row), likewise, as panels
-  T* grad_out_panels;  ///< (queries, value_row), likewise
+  T* query_panels;     ///< the same as panels, (queries, key_row)
+  T* grad_out_panels;  ///< grad_out as panels, (queries, value_row)
   T* lse;
   T* lse_rest;  ///< the part of lse lost to rounding
   T* delta;
@@ -170,7 +170,7 @@ class BackwardPlan {
     return grad_key_of(group_memory, query_part) + problem_.kv_len * key_row();
   }
 
-  /// The gradients of mods' parameters: those of all tasks, or of one task if tasks sum their own.
+  /// The gradients of mods' parameters: sums() of all tasks, and sums_of() one task if tasks have their own.
   using Sum = GradientSum<T>;
   const LearnedSizes& learned() const { return learned_; }
   Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }

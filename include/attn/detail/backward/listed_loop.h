@@ -10,8 +10,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Each sum is computed by one task in the order of a list, so that results do not depend on threads, and all products
-/// are those of single queries (see DecodeKernels): the gradient of a key is a sum of queries, gathered as keys are in
+/// Each sum is computed by one task, in the order of a list, so results do not depend on threads. All products use the
+/// kernels of single queries (see DecodeKernels): the gradient of a key is a sum of queries, gathered as keys are in
 /// the forward pass. For each listed pair, the first loop passes the weight and the gradient of the score on to the
 /// second.
 template <class T>
@@ -158,7 +158,8 @@ class ListedLoop {
     const Coverage coverage = mods.tile ? mods.tile->coverage(plan_.vectors(), tile) : Coverage::all;
     const bool modded = coverage != Coverage::all || (mods.tile && mods.tile->has_scores()), learns = m.raw != nullptr;
     if (learns) std::copy_n(m.scores, count, m.raw);
-    // If mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of parameters.
+    // If mods learn, LearnedMods computes the derivatives of the scores, further down, along with the gradients of the
+    // parameters.
     const bool with_slopes = mods.slopes && !learns;
     if (with_slopes)
       mods.slopes->apply(plan_.vectors(), m.scores, m.slopes, 1, tile, coverage != Coverage::all);

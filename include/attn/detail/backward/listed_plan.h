@@ -119,7 +119,7 @@ class ListedPlan {
     return lay_out_pairs(arena).of(head);
   }
 
-  /// The gradients of mods' parameters: those of all tasks, or of one task if tasks sum their own.
+  /// The gradients of mods' parameters: sums() of all tasks, and sums_of() one task if tasks have their own.
   Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
   Sum* sums_of(std::byte* group_memory, Index task) const {
     std::byte* const first = group_memory + pairs_bytes();

@@ -13,8 +13,8 @@ namespace attn::detail {
 
 /// A vector whose capacity is set at construction. Up to kInline elements need no heap memory. Each element is
 /// constructed when it is added; an array would construct all of them at once, which was a fifth of the work for a
-/// single query. Elements never move, so they may refer to each other; a std::deque guarantees that too, but took a
-/// tenth of the time of a call over one cache of a hundred tokens.
+/// single query. Elements never move, so they may refer to each other; a std::deque guarantees that too, but accounted
+/// for a tenth of the time of a call over one cache of a hundred tokens.
 template <class X, Index kInline = 1>
 class FixedVector {
  public:

@@ -16,9 +16,9 @@ namespace attn::detail {
 /// log-sum-exp. Allocated when first needed. The forward pass stores here what the backward pass, merge() and other
 /// functions that continue from a result need:
 ///
-/// - for a log-sum-exp, the part of it lost to rounding, 0 where |lse| is below 8. A row whose scores are all near -1e9
-///   has an lse whose float cannot hold the logarithm of the number of keys, and weights computed from it alone would
-///   not sum to 1.
+/// - for a log-sum-exp, the part of it lost to rounding, 0 where |lse| is below 8. If all scores of a row are near
+///   -1e9, so is its lse, and a float of that size cannot also hold the logarithm of the number of keys; weights
+///   computed from it alone would not sum to 1.
 /// - for a 16-bit output, the output before rounding. The backward pass subtracts sum(grad_out * out) from all
 ///   gradients of a row, so an error there does not average out where keys are similar: it is multiplied by what they
 ///   have in common (arXiv 2510.04212).

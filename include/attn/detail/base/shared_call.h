@@ -88,7 +88,7 @@ class SharedCall {
   const TaskRef task_;
   const int shares_;
   std::exception_ptr error_;
-  // No atomic<bool>: g++ on RISC-V compiles its exchange() to a call of libatomic, which users would have to link.
+  // No atomic<bool>: g++ on RISC-V compiles its exchange() to a call into libatomic, which users would have to link.
   std::atomic_flag failed_;
   std::atomic<bool> is_taken_{false};  // all tasks have been taken
   union {
@@ -158,7 +158,8 @@ class Mailbox {
   bool is_stopped() const { return content_.load() == kStopped; }
 
  private:
-  // Addresses of calls are even. While it is reserved, a caller writes its request.
+  // Addresses of calls are even, so that kBegun can be added to them. While the content is kReserved, a caller is
+  // writing its request.
   static constexpr std::uintptr_t kIdle = 0, kBegun = 1, kStopped = 2, kReserved = 4;
   static std::uintptr_t asked(const SharedCall& call) { return reinterpret_cast<std::uintptr_t>(&call); }
 

@@ -152,8 +152,8 @@ class ThreadPool final : public Executor::Backend {
     std::atomic<int> next_to_wake{0}, end_to_wake{0};
   };
 
-  /// How many sleeping threads a call may ask: enough to reach `helpers` threads, or one if that many are already awake
-  /// and `one_more`.
+  /// How many sleeping threads a call may ask: enough to reach `helpers` threads; or one, if that many are already
+  /// awake and `one_more` is set.
   struct Sleepers {
     int helpers;
     bool one_more;

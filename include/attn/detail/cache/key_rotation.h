@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rotates contiguous rows by the same angle per pair of features, one after the other, so that rows may overwrite
-/// earlier ones.
+/// Rotates contiguous rows, all by the same angles, one per pair of features. Rows are processed in order, so a result
+/// may overwrite earlier input rows.
 template <class T, int Bytes>
 struct RotationKernels {
   using V = Vec<T, Bytes>;
@@ -36,7 +36,7 @@ struct RotationKernels {
     }
   }
 
-  /// Pairs of features 2i and 2i + 1. Each angle is given twice; the first sine of the two is negative.
+  /// Pairs of features 2i and 2i + 1. Each angle is given twice; the first sine of the two is negated.
   static ATTN_INLINE void interleaved(const T* from, T* to, Index rows, Index dim, const T* cos, const T* sin,
                                       Index pairs) {
     for (Index row = 0; row < rows; ++row, from += dim, to += dim) {

@@ -31,8 +31,9 @@ struct Removal {
 };
 
 /// Plans to keep only the rows in `kept`, which are ascending ranges, none of them empty. Each page of the new table is
-/// the page that its first row was in, so that rows move towards the front of the table, and pages whose rows all stay
-/// together keep them. A page that is written to is replaced by write_to(page), the page itself or a free one.
+/// the page that its first row was in, so that rows only move towards the front of the table, and a page whose rows all
+/// stay in place is not touched. For a page that must be written to, write_to(page) chooses the page to write: the same
+/// one, or a free one in its place.
 ///
 /// If `closes_gaps`, rows after the removed rows [begin, end) are rotated by the position of `begin` minus that of
 /// `end`.
@@ -44,7 +45,7 @@ Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions
   plan.released.reserve(table.size());
   const auto page_of = [&](Index row) { return table[static_cast<std::size_t>(row / page_size)]; };
 
-  // Splits the ranges into pieces that neither cross the pages they come from nor those they go to.
+  // Splits the ranges into pieces that cross no page boundary, neither where they come from nor where they go.
   struct Piece {
     Index from, to, count, shift;
   };

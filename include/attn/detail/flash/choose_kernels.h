@@ -28,10 +28,10 @@ struct ChosenKernels {
   bool in_bf16() const { return family.format.dtype == DType::bf16; }  ///< by the matrix unit or by vectors
 
   /// Maximum number of queries that are processed one by one. A tile always computes whole vectors of queries, while
-  /// single queries are multiplied four at a time. With 16-lane vectors that pays off for up to 8 queries, unless rows
-  /// are so short that sums over lanes cost as much as products, or keys so few that the other costs of a query are as
-  /// large: at head_dim 64, 8 queries took 0.77 of a tile's time over 1000 keys and 0.82 over 256, and 5 queries took
-  /// 0.49. The matrix unit is faster from two queries on.
+  /// single queries are multiplied four at a time. With 16-lane vectors, processing queries one by one pays off for up
+  /// to 8 of them, unless rows are so short that summing over lanes costs as much as the products, or keys are so few
+  /// that the other costs of a query do: at head_dim 64, 8 queries took 0.77 of a tile's time over 1000 keys and 0.82
+  /// over 256, and 5 queries took 0.49. The matrix unit is faster from two queries on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
     if (problem.row_invariant) return 0;
@@ -45,8 +45,8 @@ struct ChosenKernels {
 // float's, but accumulates in binary16, whose error is several times that of the naive path and which overflows at
 // 65504. Binary16 is widened to float.
 
-/// Whether products of such tensors may be computed from values rounded to bf16. Integers do not qualify: the bf16
-/// kernels do not apply their scales.
+/// Whether products of tensors of these types may be computed from values rounded to bf16. Integers do not qualify: the
+/// bf16 kernels do not apply their scales.
 inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(),
                      [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
@@ -75,10 +75,10 @@ inline Bf16Products bf16_products(Compute compute, std::initializer_list<DType> 
                                             : Bf16Products::none;
 }
 
-/// The same for a call on such tensors. Vectors multiply keys in groups of 32, and are not used if padding would be
-/// more than a third of the keys in these groups. On Zen 5, 16 queries over 16 keys took 1.3 times as long as in float,
-/// and 33 queries over 33 keys 1.15 times; 24 queries over 24 keys took 0.85 times as long, 48 over 48 keys 0.9, and 9
-/// to 48 queries over 1000 keys 0.5 to 0.75.
+/// Which units may compute the products of a call in bf16, given its scale and number of keys as well. Vectors multiply
+/// keys in groups of 32, and are not used if padding would be more than a third of the keys in these groups. On Zen 5,
+/// 16 queries over 16 keys took 1.3 times as long as in float, and 33 queries over 33 keys 1.15 times; 24 queries over
+/// 24 keys took 0.85 times as long, 48 over 48 keys 0.9, and 9 to 48 queries over 1000 keys 0.5 to 0.75.
 inline Bf16Products bf16_products(const Problem& problem, const Options& options, std::initializer_list<DType> dtypes) {
   if (!scales_after_products(problem.scale)) return Bf16Products::none;
   const Bf16Products products = bf16_products(options.compute, dtypes);

@@ -1,4 +1,4 @@
-// Keys that are listed for each query: sorted lists, and gathering by them.
+// Keys that are listed for each query: the sorted lists, and gathering the keys in them.
 #pragma once
 
 #include <algorithm>
