@@ -62,9 +62,9 @@ struct GatheredTokens {
   Index heads_of_list = 1;              ///< number of neighbouring heads that share a list of keys
   Index most_queries = 0;               ///< per tile; 0 for the kernels' maximum
 
-  constexpr const Index* kv_list(Index text, Index head) const { return kv.of(text, head / heads_of_list); }
-  constexpr Index query(Index text, Index number) const {
-    return (q.exists() ? q.at(text, 0, number) : text * rows_of_sequence + number) + q_offset;
+  constexpr const Index* kv_list(Index sequence, Index head) const { return kv.of(sequence, head / heads_of_list); }
+  constexpr Index query(Index sequence, Index number) const {
+    return (q.exists() ? q.at(sequence, 0, number) : sequence * rows_of_sequence + number) + q_offset;
   }
   constexpr Index head_in_call(Index head) const { return first_head + head * head_step; }
 

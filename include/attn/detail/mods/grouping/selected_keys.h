@@ -191,10 +191,10 @@ struct ListedKeys {
 struct OwnEntries {
   const KeyLists* lists;
   Index first;  ///< index of the list of sequence 0 and head 0
-  Index of_text, of_head, heads_of_list;
+  Index of_sequence, of_head, heads_of_list;
 
-  Index count(Index text, Index head) const {
-    return lists->size(first + text * of_text + head / heads_of_list * of_head);
+  Index count(Index sequence, Index head) const {
+    return lists->size(first + sequence * of_sequence + head / heads_of_list * of_head);
   }
   bool keep(const Position& p) const { return p.kv < count(p.batch, p.head); }
   Coverage coverage(const Tile& t) const {
@@ -267,7 +267,7 @@ class ListGathering {
         tokens.rows_of_sequence = problem.q_len;
         tokens.q_offset = call.first_query(batch);
         tokens.kv = {.rows = lists.keys.data(),
-                     .of_batch = own.of_text,
+                     .of_batch = own.of_sequence,
                      .of_head = own.of_head,
                      .begins = lists.begins.data() + own.first};
         tokens.kv_offset = call.kv_offset;
