@@ -71,10 +71,10 @@ Explanation explain_additive(const Q& query, const K& key, const V& value, const
   return detail::ProjectedCall<typename decltype(call)::T>::explanation(call);
 }
 
-/// Returns the size in bytes that Options::workspace must have for additive_attention(): that of the projected queries
-/// and keys, plus workspace_bytes() of attention() over them. The call still allocates copies of the parameters, each
-/// thread's tiles for the projections and, if the output is 16-bit and a mask takes several passes, the output in
-/// float.
+/// Returns the size in bytes that Options::workspace must have for additive_attention(): the size of the projected
+/// queries and keys, plus workspace_bytes() of attention() over them. The call still allocates copies of the parameters
+/// and each thread's tiles for the projections. If the output is 16-bit and a mask takes several passes, it also
+/// allocates the output in float.
 template <class Q, class K, class V, class M = Options>
 std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                                      const M& mods = {}, const Options& options = {}) {

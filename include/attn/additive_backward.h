@@ -29,10 +29,10 @@ inline namespace ATTN_BUILT_FOR {
 ///     auto g = attn::additive_attention_backward(grad_out, q, k, v, {W_q, W_k, w, b}, r, mods, options);
 ///     g.query, g.key, g.value, g.query_weight.matrix(0), g.key_weight, g.score_weight, g.bias
 ///
-/// They are the exact gradients of additive_attention(). Arguments, dropped pairs, rows without keys and learned mods
-/// are treated as in attention_backward(). Results are bit-identical for any number of threads. Cost: about 2.5 times
-/// that of additive_attention(), because the hyperbolic tangents are computed twice. Extra memory: O((q_len + kv_len) *
-/// hidden).
+/// The results are the exact gradients of additive_attention(). Arguments, dropped pairs, rows without keys and learned
+/// mods are treated as in attention_backward(). Results are bit-identical for any number of threads. Cost: about 2.5
+/// times that of additive_attention(), because the hyperbolic tangents are computed twice. Extra memory: O((q_len +
+/// kv_len) * hidden).
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class G, class Q, class K, class V, class R, class M = Options>
 auto additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
@@ -46,8 +46,8 @@ auto additive_attention_backward(const G& grad_out, const Q& query, const K& key
 }
 
 /// Computes additive_attention_backward() into the caller's memory. Gradients of query, key and value are overwritten;
-/// gradients of parameters are added to the memory that `grads` views, and those absent from `grads` are discarded. No
-/// gradient may overlap an input, a parameter or another gradient.
+/// gradients of parameters are added to the memory that `grads` views. A gradient whose view is absent from `grads` is
+/// discarded. No gradient may overlap an input, a parameter or another gradient.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Options>
 void additive_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value,

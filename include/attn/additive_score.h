@@ -8,17 +8,17 @@
 
 namespace attn {
 
-/// A view of a score parameter (const T) or of the gradient of one (T): a matrix (rows, columns) for `kRank` 2, a
-/// vector (columns) for 1, or one per head, with heads as the first dimension. It views an Eigen matrix, vector or map,
-/// or a tensor or view, which must outlive it; row and column vectors of Eigen both count as vectors. A
-/// default-constructed one stands for an absent parameter.
+/// A view of a score parameter (const T) or of the gradient of a score parameter (T): a matrix (rows, columns) if
+/// `kRank` is 2, a vector (columns) if it is 1. If each head has its own parameter, heads are an extra first dimension.
+/// A ScoreParameter views an Eigen matrix, vector or map, or a tensor or view, which must outlive it; row and column
+/// vectors of Eigen both count as vectors. A default-constructed ScoreParameter stands for an absent parameter.
 template <class T, int kRank>
 class ScoreParameter {
  public:
   ScoreParameter() = default;
 
-  /// Views `x`, whose elements have type T; those of a parameter may also be 16-bit floats if T is float. A gradient
-  /// must be writable.
+  /// Views `x`, whose elements have type T. If T is float, elements of a parameter may also be 16-bit floats. A
+  /// gradient must be writable.
   template <class X>
   requires(detail::Viewable<std::remove_cvref_t<X>>) ScoreParameter(X&& x)  // NOLINT: implicit, as it only views x
       : ScoreParameter(view(x), Form<std::remove_cvref_t<X>>()) {}

@@ -39,8 +39,8 @@ inline namespace ATTN_BUILT_FOR {
 /// row count of an Eigen query and the column count of the value are fixed at compile time and their product is small,
 /// out has a fixed size.
 ///
-/// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a key or value does not
-/// affect queries that drop it. Concurrent calls are safe.
+/// A query that keeps no key gives out = 0 and lse = -inf; if kv_len == 0, every query does. NaN or inf in a key or
+/// value does not affect queries that drop it. Concurrent calls are safe.
 ///
 /// Work: 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles. Extra memory: O(tile * (head_dim +
 /// v_dim)) per thread, never O(q_len * kv_len). Masks that group tokens add O(q_len) per head. If there are few queries
@@ -109,8 +109,9 @@ requires(!detail::KvSource<K>) Explanation
 /// and linear in head_dim + v_dim and in the number of threads. strided_sparse() and fixed_sparse() may add one value
 /// per query. If there are few queries and many keys, each of up to 64 splits of the keys adds a partial result. If
 /// keys and values exceed the cache and the heads of a token are adjacent in memory, a thread processes single queries
-/// of up to eight heads at a time and needs memory for each. The result depends on sizes, strides, scalar types,
-/// executor, instruction set and those two masks, but not on other mods.
+/// of up to eight heads at a time and needs memory for each of these heads. The size depends on the sizes, strides and
+/// scalar types of the arguments, on the executor, on the instruction set, and on strided_sparse() and fixed_sparse(),
+/// but not on other mods.
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;
@@ -126,9 +127,9 @@ requires(!detail::KvSource<K>) std::size_t
 /// Computes attention by its definition: scores, softmax and weighted sum, with all scores in memory. It is the
 /// reference for tests and the baseline for benchmarks.
 ///
-/// Arguments, results and errors are those of attention(), plus `weights`, (q_len, kv_len) per head, which multiply the
-/// values. With the softmax, rows sum to 1, or are 0 if no key is kept; sinks() and dropout() are included in the
-/// weights and change the sum. Memory: O(batch * heads * q_len * kv_len).
+/// Arguments, results and errors are those of attention(). The result also has `weights`, (q_len, kv_len) per head, by
+/// which the values are multiplied. With the softmax, each row of weights sums to 1, or is 0 if no key is kept. sinks()
+/// and dropout() change the sum, because they are included in the weights. Memory: O(batch * heads * q_len * kv_len).
 template <class Q, class K, class V, class M = Options>
 auto naive_attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);

@@ -15,10 +15,10 @@ inline namespace ATTN_BUILT_FOR {
 ///     auto r = attn::attention(q, k, v, mods, options);
 ///     auto g = attn::attention_backward(grad_out, q, k, v, r, mods, options);   // g.query, g.key, g.value
 ///
-/// They are the exact gradients of attention(). With weights P and dP = grad_out * valueᵀ, the modded scores have the
-/// gradient dX = P * (dP - sum P * dP), and the mods' derivatives turn dX into dS. Then grad_value = Pᵀ * grad_out,
-/// grad_query = scale * dS * key and grad_key = scale * dSᵀ * query (Dao et al. 2022, appendix B). Score lambdas are
-/// called with dual numbers (see Dual), so they need no hand-written derivatives.
+/// The results are the exact gradients of attention(). With weights P and dP = grad_out * valueᵀ, the modded scores
+/// have the gradient dX = P * (dP - sum P * dP), and the mods' derivatives turn dX into dS. Then grad_value = Pᵀ *
+/// grad_out, grad_query = scale * dS * key and grad_key = scale * dSᵀ * query (Dao et al. 2022, appendix B). Score
+/// lambdas are called with dual numbers (see Dual), so they need no hand-written derivatives.
 ///
 /// @param grad_out  shaped like out; or {grad_out, grad_lse} as a Result, if the loss also depends on lse.
 /// @param result    what attention() returned for the same query, key, value, mods and options.
@@ -26,13 +26,13 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Gradients of heads that share keys are summed. A query that keeps no key has gradient 0 and contributes to no other
 /// gradient; dropped pairs contribute nothing, even if they hold NaN. Results are bit-identical for any number of
-/// threads, and those of a batch element do not depend on the others, with the exception below. Cost: five products,
-/// where attention() has two, because scores are recomputed tile by tile. The matrix unit computes them if query, key,
-/// value and grad_out are bf16 (or Options::compute allows rounding them) and no row has a norm of 2^30 or more.
-/// Weights and gradients of scores are then rounded to bf16, and sums are float. A single row with a larger norm makes
-/// the whole call run in float, including all other batch elements. Keys that select() lists for each query are
-/// gathered, at a cost proportional to the length of the lists. Extra memory: O(len * (head_dim + v_dim)) for the heads
-/// processed together; see backward_workspace_bytes().
+/// threads. The gradients of a batch element do not depend on other batch elements, except that these can decide
+/// whether the matrix unit is used. Cost: five products, where attention() has two, because scores are recomputed tile
+/// by tile. The matrix unit computes these products if query, key, value and grad_out are bf16 (or Options::compute
+/// allows rounding them) and no row has a norm of 2^30 or more. Weights and gradients of scores are then rounded to
+/// bf16, and sums are float. A single row with a larger norm makes the whole call run in float, including all other
+/// batch elements. Keys that select() lists for each query are gathered, at a cost proportional to the length of the
+/// lists. Extra memory: O(len * (head_dim + v_dim)) for the heads processed together; see backward_workspace_bytes().
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class G, class Q, class K, class V, class R, class M = Options>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
@@ -55,17 +55,17 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 /// Computes attention_backward() into the caller's memory, which is overwritten, or added to with options.accumulate.
 /// The gradients are matrices, or rank-4 tensors or views, shaped like query, key and value. A gradient that overlaps
 /// an input or another gradient is refused, as by attention_into(). With options.workspace, the call allocates only in
-/// the cases that Options::workspace lists and in one more: the first call with a given select() (with a kv_offset,
-/// each call) allocates a table of the queries that list each key.
+/// the cases that Options::workspace lists and in one more: a call with select() allocates a table of the queries that
+/// list each key. Without a kv_offset, only the first call with a given select() does so.
 ///
 /// `out` and `lse` are those of a Result; the Result itself may take their place:
 ///
 ///     attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, r, mods, options);
 ///
-/// The gradients of a row need more digits of out and lse than a 16-bit tensor holds, and more digits of lse than a
-/// float holds if lse is large, e.g. near -1e9. A Result carries them (see Result). If attention_into() writes to your
-/// own memory, use a float `out` with 16-bit queries, and a Tensor for `lse`: with a 16-bit out, gradients are wrong by
-/// its rounding error times the common component of the keys.
+/// The gradients of a row need more digits of out and lse than a 16-bit tensor holds. If lse is large, e.g. near -1e9,
+/// they need more digits of lse than a float holds. A Result carries these digits (see Result). If attention_into()
+/// writes to your own memory, use a float `out` with 16-bit queries, and a Tensor for `lse`. With a 16-bit `out`,
+/// gradients are wrong by the rounding error of `out` times the common component of the keys.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Options>
@@ -96,10 +96,10 @@ requires(!detail::begins_with_result<Given...>) void attention_backward_into(GQ&
   detail::check_result<G>();
 }
 
-/// Returns the size in bytes that Options::workspace must have for attention_backward_into() with these arguments. It
-/// is linear in the lengths: each of the heads processed together needs its queries and grad_out in both row-major and
-/// column-major order, and up to eight partial gradients of the queries, one per part of the keys; each thread needs a
-/// few tiles. This size is enough with or without the matrix unit.
+/// Returns the size in bytes that Options::workspace must have for attention_backward_into() with these arguments. The
+/// size is linear in the lengths. Each of the heads processed together needs its queries and grad_out in both row-major
+/// and column-major order, and up to eight partial gradients of the queries, one per part of the keys. Each thread
+/// needs a few tiles. This size is enough with or without the matrix unit.
 template <class Q, class K, class V, class M = Options>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {

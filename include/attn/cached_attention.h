@@ -18,17 +18,17 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Each sequence gets the result of attention() over its own keys and values; kv_len is its length. By default the
 /// queries are the last tokens of the sequence, so append their keys first; Options::q_offset overrides this. If the
-/// cache has a Rope, queries are rotated as they are read. Mods see the index of the sequence as Position::batch, and
-/// their tensors must fit each sequence.
+/// cache has a Rope, queries are rotated as they are read. Mods see the index of the sequence as Position::batch.
+/// Tensors that mods hold must fit each sequence.
 ///
 /// @returns out, shaped like the query but with v_dim columns, and lse, which is float if out is 16-bit; see
 /// attention().
 ///
 /// The result of a sequence does not depend on the other sequences, the number of threads or the location of its pages,
-/// bit for bit. Masks that group tokens elsewhere (strided_sparse, fixed_sparse, dilated) do not do so here; they only
-/// skip the tiles that they drop entirely. Memory: that of attention(), plus a few dozen bytes of heap for one
-/// sequence, or 1.5 KiB for each of several; with a rope, also the cosines and sines of its queries, q_len * rotary_dim
-/// values per sequence.
+/// bit for bit. Masks that group tokens in calls over tensors (strided_sparse, fixed_sparse, dilated) do not group them
+/// in calls over a cache; they only skip the tiles that they drop entirely. Memory: that of attention(), plus a few
+/// dozen bytes of heap for one sequence, or 1.5 KiB per sequence for several. With a rope, also the cosines and sines
+/// of the queries, q_len * rotary_dim values per sequence.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Query, detail::KvSource Cache, class M = Options>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
@@ -40,7 +40,7 @@ auto attention(const Query& query, const Cache& cache, const M& mods = {}, const
 }
 
 /// Computes attention() over a cache into the caller's memory: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads,
-/// q_len); see attention_into() for tensors. With ragged queries, batch is 1 and q_len is the sum of their lengths.
+/// q_len); see attention_into() for tensors. With ragged queries, batch is 1 and q_len is the total number of queries.
 template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Options>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {

@@ -13,8 +13,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     out_t = scale * query_t * state_t
 ///
 /// so that a key replaces its old value in the state rather than adding to it. With decay_per_head({0, …}) this is the
-/// delta rule without gates (Schlag et al. 2021). It is stable only for |key|^2 * beta in 0 .. 2; usually keys are
-/// normalised and beta is in 0 .. 1.
+/// delta rule without gates (Schlag et al. 2021). The recurrence is stable only for |key|^2 * beta in 0 .. 2; usually
+/// keys are normalised and beta is in 0 .. 1.
 ///
 /// @param log_gate  one per token, (batch, kv_heads, len), or (len) for matrices; or decay_per_head().
 /// @param beta      how strongly each token is written, (batch, kv_heads, len), or (len) for matrices.

@@ -12,8 +12,8 @@ namespace attn {
 
 /// A number and its derivative (forward-mode differentiation; Wengert 1964). To compute gradients, the lambda of a
 /// score mod is called with a Dual as `x`, so it needs no hand-written derivative. Arithmetic, comparisons (of the
-/// values), exp, log, tanh, sqrt, abs, max, min, pow, sin and cos are supported. They are found by argument-dependent
-/// lookup: write `tanh(x)`, not `std::tanh(x)`.
+/// values), exp, log, tanh, sqrt, abs, max, min, pow, sin and cos are supported. The functions are found by
+/// argument-dependent lookup: write `tanh(x)`, not `std::tanh(x)`.
 ///
 /// Where a function is not differentiable, the slope is a convention: abs has slope 0 at 0, and max and min of equal
 /// values have the slope of their first argument. X is float, double or long double, or another Dual for second
@@ -30,7 +30,7 @@ struct Dual {
   template <class C>
   requires(std::is_arithmetic_v<C>) constexpr Dual(C c) : value(static_cast<X>(c)) {}  // NOLINT: as numbers convert
   /// A constant, where X is itself a Dual.
-  constexpr Dual(const X& c) requires(!std::is_arithmetic_v<X>) : value(c) {}  // NOLINT: likewise
+  constexpr Dual(const X& c) requires(!std::is_arithmetic_v<X>) : value(c) {}  // NOLINT: see above
 
   /// Not to be called: fails to compile, with a message that says that the derivative would be lost.
   template <class C>

@@ -12,18 +12,18 @@ namespace attn {
 
 /// Whether the matrix unit for bf16 (AMX) computes the products of a call, and if not, why not.
 enum class Amx {
-  /// No: query, key or value is not bf16 and Options::compute does not allow rounding, the scale is below 2^-64, the
-  /// scores are additive or the weights sigmoids, or Options::row_invariant is set.
+  /// No, for one of these reasons: query, key or value is not bf16 and Options::compute does not allow rounding; the
+  /// scale is below 2^-64; scores are additive; weights are sigmoids; Options::row_invariant is set.
   unsupported,
-  /// No: single queries use it only if heads share their keys and values, and these are bf16 with a row size that is a
-  /// multiple of 64 bytes.
+  /// No: single queries use the matrix unit only if heads share their keys and values, and these are bf16 with a row
+  /// size that is a multiple of 64 bytes.
   not_for_single_queries,
   unavailable,  ///< the processor has none, or a different instruction set was requested
   refused,      ///< the operating system does not let the process use it
   used,
 };
 
-/// Returns the reason in words, as explain() prints it.
+/// Returns the value in words, as explain() prints it.
 constexpr std::string_view to_string(Amx amx) {
   switch (amx) {
     case Amx::unsupported:
@@ -65,7 +65,7 @@ struct Explanation {
   Index few_queries = 0;       ///< a sequence with at most this many queries is processed query by query, not in tiles
   bool row_invariant = false;  ///< whether Options::row_invariant was set; then few_queries is 0
   /// Whether keys and values of single queries are prefetched, because together they exceed what is assumed to fit in
-  /// the cache: 8 MiB, or 3 MiB if several queries share them. Those of direct_queries never are.
+  /// the cache: 8 MiB, or 3 MiB if several queries share them. Keys and values of direct_queries are never prefetched.
   bool fetches_ahead = false;
   Index tasks = 0;  ///< a task is a few neighbouring tiles of queries, or single queries with some of their keys
   int threads = 0;  ///< maximum number of threads that run tasks at the same time; small if there is little work
@@ -73,7 +73,7 @@ struct Explanation {
   double microseconds = 0;
   Index workspace_bytes = 0;  ///< size in bytes that Options::workspace must have
   bool packs_keys = false;    ///< whether keys are copied tile by tile because kernels cannot read them in place
-  bool packs_values = false;  ///< likewise for values
+  bool packs_values = false;  ///< whether values are copied for the same reason
 
   // Tiles of (queries, keys) over all batch elements and heads.
   Index skipped_tiles = 0;  ///< no pair is kept; they cost nothing
@@ -84,7 +84,7 @@ struct Explanation {
   Index tiles() const { return skipped_tiles + masked_tiles + full_tiles; }
 };
 
-/// Prints one line per property, as shown in the guide.
+/// Prints one line per property, as shown in examples/README.md.
 inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   const auto share = [&](const char* what, Index tiles) {
     out << what << tiles << " of " << e.tiles() << " tiles";

@@ -64,9 +64,9 @@ struct FavorFeatures {
 ///
 ///     sqrt((e^(scale * |query + key|^2) - 1) / m),
 ///
-/// with equality for independent w (lemma 2 of the paper; theorem 2 for orthogonal w). With m = 256 it is 0.16 if scale
-/// * |query + key|^2 is 2, and 3.4 if it is 8. So the estimate suits queries and keys of small norm; no m compensates
-/// for large norms.
+/// with equality for independent w (lemma 2 of the paper; theorem 2 for orthogonal w). With m = 256, this bound is 0.16
+/// if scale * |query + key|^2 is 2, and 3.4 if it is 8. So the estimate suits queries and keys of small norm; no m
+/// compensates for large norms.
 ///
 /// The draws depend only on `seed` and head_dim, and are the same for all heads. The first call makes them, and the map
 /// stores them, so create the map once. Features of keys overflow if e^(w_i * x - |x|^2 / 2) does (an exponent above 88

@@ -38,9 +38,9 @@ inline namespace ATTN_BUILT_FOR {
 ///     (batch, kv_heads, len, head_dim), (len, head_dim)   one per feature of each token: GLA (Yang et al. 2024)
 ///
 /// The gate belongs to the state, so there is one for each key and value head, which query heads may share as in
-/// attention(). It is the logarithm of the decay, at most 0; -inf clears the state. Its scalar type is the one that
-/// attention is computed in, float for 16-bit tensors. Each token has a query, a key and a gate. Outputs are not
-/// normalised.
+/// attention(). A gate is the logarithm of a decay, at most 0; -inf clears the state. The scalar type of gates is the
+/// one that attention is computed in, float for 16-bit tensors. Each token has a query, a key and a gate. Outputs are
+/// not normalised.
 ///
 /// @param mods     key_lengths() and documents(), each document contiguous; causal() is implied, but accepted. Tokens
 /// past a sequence's length are padding: their outputs are 0, their keys, values and gates are not read, and the state

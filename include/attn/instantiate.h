@@ -6,7 +6,8 @@
 // and includes this header in one of them. Instead of this header, it may include only the headers of the scalar types
 // that it uses, each in exactly one unit; different headers may be in different units.
 //
-// If such a header is missing, the program does not link. Without attn/instantiate_double.h, for example:
+// If no unit includes the header of a scalar type that the program uses, the program does not link. Without
+// attn/instantiate_double.h, for example:
 //
 //     undefined reference to `void attn::detail::built_for_generic::run_passes<double,
 //         attn::detail::include_attn_instantiate_h_in_one_unit>(…)'

@@ -62,7 +62,8 @@ struct IsaParts {
   friend constexpr bool operator==(const IsaParts&, const IsaParts&) = default;
 };
 
-/// Returns the parts of an instruction set. This is the only such list; all other code depends on the parts.
+/// Returns the parts of an instruction set. Only this function maps instruction sets to parts; all other code depends
+/// on the parts.
 constexpr IsaParts parts_of(Isa isa) {
   switch (isa) {
     case Isa::generic:
@@ -147,7 +148,7 @@ inline bool available(Isa isa) {
 }
 
 /// Returns the best available instruction set. The first call that needs the matrix unit of `amx` requests it from the
-/// operating system; if the request is refused, such calls run as with avx512_bf16.
+/// operating system; if the request is refused, calls that need it run as with avx512_bf16.
 inline Isa best_isa() {
   Isa best = detail::isa_with({detail::kPromisedVectors, detail::DotProducts::none, detail::MatrixUnit::none});
   for (Isa isa : kIsas)

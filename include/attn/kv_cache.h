@@ -98,14 +98,14 @@ class KvCache {
   /// The number of tokens of one sequence. @throws std::invalid_argument if the sequence does not exist.
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
   /// The position by which the rope rotates a row of a sequence: the row number, unless append() was given positions or
-  /// drop() kept them. Row length(sequence) gives the position of the next token.
+  /// drop() kept the old positions. Row length(sequence) gives the position of the next token.
   /// @throws std::invalid_argument if the sequence does not exist.
   Index position(Index sequence, Index row) const { return positions_[at(sequence)].rows()(row); }
   /// The size of keys, values and their scales in bytes.
   Index bytes() const { return pages_.bytes(); }
 
   /// Appends the same number of tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads,
-  /// tokens, v_dim), with any strides, of type Computed, or 16-bit floats if that is float.
+  /// tokens, v_dim), with any strides. Elements have type Computed, or may be 16-bit floats if Computed is float.
   /// @throws std::invalid_argument if shapes disagree, or if positions do not fit or are given without a rope;
   /// std::length_error if a sequence would exceed max_capacity.
   template <class K, class V>
@@ -117,8 +117,9 @@ class KvCache {
            std::vector<Index>(lengths_.size(), keys.dim(2)), false, options);
   }
 
-  /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, sequences concatenated.
-  /// `lens` is an Indices. (Its type is deduced because g++ 12 would otherwise accept {.positions = …} as lengths.)
+  /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v (1, kv_heads, sum of lens, v_dim),
+  /// with the sequences concatenated. `lens` is an Indices. (Its type is deduced because g++ 12 would otherwise accept
+  /// {.positions = …} as lengths.)
   template <class K, class V, std::convertible_to<Indices> Lens = Indices>
   requires(!std::is_integral_v<K>) void append(const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
@@ -127,7 +128,7 @@ class KvCache {
            detail::appended<Computed>(values_held), 1, Indices(std::move(lens)).values, true, options);
   }
 
-  /// Appends tokens to one sequence: k (1, kv_heads, tokens, head_dim), v likewise.
+  /// Appends tokens to one sequence: k (1, kv_heads, tokens, head_dim), v (1, kv_heads, tokens, v_dim).
   template <class K, class V>
   void append(Index sequence, const K& k, const V& v, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
@@ -144,7 +145,7 @@ class KvCache {
   }
 
   /// Keeps the first `length` tokens of a sequence and removes the others.
-  /// @throws std::invalid_argument if it has fewer.
+  /// @throws std::invalid_argument if the sequence has fewer tokens.
   void truncate(Index sequence, Index length) {
     Index& of = lengths_[at(sequence)];
     detail::require(length >= 0 && length <= of, "truncate: length must be in 0..", of, " (the tokens of sequence ",
@@ -162,11 +163,12 @@ class KvCache {
   /// Removes tokens begin … end - 1 of a sequence. The row numbers of later tokens decrease by end - begin. With a
   /// rope, their keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024,
   /// section 3.2), so that no gap between positions remains; attention_factor() is not applied again. Each rotation
-  /// rounds a key once more: by at most about an ulp of the larger element of a pair, or scale / 2 with std::int8_t;
-  /// 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. Mods
-  /// see rows in either case.
+  /// rounds a key once more, by at most about an ulp of the larger element of a pair, or by scale / 2 with std::int8_t;
+  /// 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. In
+  /// both cases, mods see row numbers.
   ///
-  /// Cost: the keys and values of later tokens are copied once. With a rope, this takes less than 1.5 times as long.
+  /// Cost: the keys and values of later tokens are copied once. With a rope, the call takes less than 1.5 times as long
+  /// as without.
   /// @throws std::invalid_argument unless 0 <= begin <= end <= length. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
     keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
@@ -183,14 +185,15 @@ class KvCache {
   /// Keeps everything before a tree of drafted tokens, and one path of the tree (see tree()). The nodes are the tokens
   /// of the last append to the sequence. `path` has the numbers of the accepted nodes, from the root on, where 0 is the
   /// first appended token; it may be empty. Keys are not rotated, because accepted nodes already have the positions of
-  /// their new rows. Each node must be a child of the one before it; the cache can only check their positions.
+  /// their new rows. Each node of the path must be a child of the one before it. The cache does not know the tree and
+  /// can only check the positions of the nodes.
   ///
   ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
   ///     … attention(q, cache, attn::tree(parents)) …
   ///     cache.accept(sequence, {0, 2, 5});
   ///
-  /// @throws std::invalid_argument unless the numbers increase and are those of nodes, and, with a rope, each node is
-  /// one position after the one before it. The cache is then unchanged.
+  /// @throws std::invalid_argument unless `path` lists nodes in increasing order and, with a rope, each node is one
+  /// position after the one before it. The cache is then unchanged.
   void accept(Index sequence, const Indices& path) {
     keep(sequence,
          detail::rows_of_path(path.values, appended_[at(sequence)], sequence, length(sequence),
@@ -204,7 +207,7 @@ class KvCache {
   /// @throws std::invalid_argument unless `from` has one valid sequence index per sequence.
   void reorder(const Indices& from);
 
-  /// Grows the capacity to at least `tokens` tokens per sequence. @throws std::length_error if that exceeds
+  /// Grows the capacity to at least `tokens` tokens per sequence. @throws std::length_error if `tokens` exceeds
   /// max_capacity.
   void reserve(Index tokens) {
     if (tokens > config_.max_capacity)
@@ -216,7 +219,7 @@ class KvCache {
   /// Returns a view of the keys of all sequences, (batch, kv_heads, longest length, head_dim). Elements past the end of
   /// a shorter sequence are indeterminate; key_lengths(cache.lengths()) drops them. Valid until the cache changes.
   TensorView<const T, 4> keys() const { return view_of(pages_.keys().numbers, 0, config_.batch, longest()); }
-  /// Returns a view of the values of all sequences, likewise.
+  /// Returns a view of the values of all sequences, (batch, kv_heads, longest length, v_dim); see keys().
   TensorView<const T, 4> values() const { return view_of(pages_.values().numbers, 0, config_.batch, longest()); }
 
   /// Returns a view of the keys of one sequence, (1, kv_heads, length, head_dim). With a rope, they are already
@@ -224,7 +227,7 @@ class KvCache {
   TensorView<const T, 4> keys(Index sequence) const {
     return view_of(pages_.keys().numbers, sequence, 1, length(sequence));
   }
-  /// Returns a view of the values of one sequence, likewise.
+  /// Returns a view of the values of one sequence, (1, kv_heads, length, v_dim).
   TensorView<const T, 4> values(Index sequence) const {
     return view_of(pages_.values().numbers, sequence, 1, length(sequence));
   }
@@ -232,7 +235,7 @@ class KvCache {
   /// Returns the scales of the keys of a std::int8_t cache, (batch, kv_heads, capacity). The value of an element is the
   /// stored integer times the scale of its token and head.
   TensorView<const float, 3> key_scales() const { return pages_.keys().scales; }
-  /// Returns the scales of the values, likewise.
+  /// Returns the scales of the values of a std::int8_t cache; see key_scales().
   TensorView<const float, 3> value_scales() const { return pages_.values().scales; }
 
   /// Returns a view of all sequences, as attention() takes them. Valid until the cache changes.
@@ -387,8 +390,8 @@ void KvCache<T>::reorder(const Indices& given) {
   const auto copy = [&](Index source, Index to) { pages_.copy_page(pages_, source, to, length(source)); };
   std::vector<bool> done(lengths_.size(), false);
   for (Index start = 0; start < count; ++start)
-    // A sequence that no other sequence must still copy may be overwritten. Its source then has one reader fewer, and
-    // may be next.
+    // A sequence that no other sequence must still copy may be overwritten. Its source then has one reader fewer; if
+    // none is left, the source is overwritten next.
     for (Index s = start; !done[at(s)] && readers[at(s)] == 0; s = from[at(s)]) {
       done[at(s)] = true;
       if (from[at(s)] == s) break;

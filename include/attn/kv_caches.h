@@ -70,18 +70,19 @@ class KvLayer;
 /// T may be any element type of KvCache. The constructor allocates all memory. With `.pages = batch, .page_size =
 /// capacity`, each of up to `batch` sequences is contiguous in memory, as in a KvCache of that capacity.
 ///
-/// One step may be open at a time. Until it is committed, functions of KvCaches show the sequences without its tokens,
-/// except for free_pages(), table() and position() of the new rows. Calls that change sequences throw while a step is
-/// open. If a call throws, nothing has changed, except that tokens may have left windows. release() and truncate()
-/// throw only std::invalid_argument. Concurrent calls that only read are safe. Copies are deep, without the tokens of
-/// an open step. While a step is open, the caches must not be moved, assigned to or destroyed. A moved-from object may
-/// only be assigned to or destroyed.
+/// One step may be open at a time. Until the step is committed, functions of KvCaches show the sequences without the
+/// tokens of the step. The exceptions are free_pages(), table(), and position() of the new rows. Calls that change
+/// sequences throw while a step is open. If a call throws, nothing has changed, except that tokens may have left
+/// windows. release() and truncate() throw only std::invalid_argument. Concurrent calls that only read are safe. Copies
+/// are deep, without the tokens of an open step. While a step is open, the caches must not be moved, assigned to or
+/// destroyed. A moved-from object may only be assigned to or destroyed.
 template <class T>
 class KvCaches {
  public:
   using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
 
-  /// @throws std::invalid_argument unless all sizes are positive, and the ropes, if any, fit.
+  /// @throws std::invalid_argument if a size is not positive (0 is allowed where it selects a default), or if a rope or
+  /// the window does not fit.
   explicit KvCaches(const KvCachesConfig& config)
       : config_(checked(config)),
         tables_(config_.pages, config_.page_size, config_.window, config_.sinks, has_rope(config_)) {
@@ -100,7 +101,7 @@ class KvCaches {
   }
   /// Moves; no step may be open. The moved-from object may then only be assigned to or destroyed.
   KvCaches(KvCaches&&) noexcept = default;
-  /// A deep copy; no step of this object may be open. If it throws, this object is unchanged.
+  /// A deep copy; no step of this object may be open. If copying throws, this object is unchanged.
   KvCaches& operator=(const KvCaches& other) { return *this = KvCaches(other); }
   /// Moves; no step of either object may be open. The moved-from object may then only be assigned to or destroyed.
   KvCaches& operator=(KvCaches&&) noexcept = default;
@@ -165,8 +166,8 @@ class KvCaches {
   }
 
   /// Begins a step that appends `tokens` tokens to each of the sequences, in all layers. It takes the pages of all
-  /// layers at once. Positions in `options` apply to all layers with a rope. Without them, the step uses the positions
-  /// that the first such layer passes to append().
+  /// layers at once. Positions in `options` apply to all layers with a rope. If `options` has none, the step uses the
+  /// positions that the first layer with a rope passes to append().
   /// @throws OutOfPages if there are too few free pages; std::invalid_argument if a step is open, a sequence does not
   /// exist or appears twice, or positions do not fit.
   template <std::integral N>
@@ -202,11 +203,11 @@ class KvCaches {
   /// All pages of a layer's keys, (pages, kv_heads, page_size, dim). Elements after the last token of a page are
   /// indeterminate.
   TensorView<const T, 4> key_pages(Index layer) const { return of(layer).keys().numbers; }
-  /// All pages of a layer's values, likewise.
+  /// All pages of a layer's values; see key_pages().
   TensorView<const T, 4> value_pages(Index layer) const { return of(layer).values().numbers; }
   /// The scales of a layer's keys in std::int8_t caches, (pages, kv_heads, page_size).
   TensorView<const float, 3> key_scales(Index layer) const { return of(layer).keys().scales; }
-  /// The scales of a layer's values, likewise.
+  /// The scales of a layer's values; see key_scales().
   TensorView<const float, 3> value_scales(Index layer) const { return of(layer).values().scales; }
 
  private:
@@ -292,14 +293,14 @@ class KvCaches {
 ///     mha(x, step.layer(l), attn::causal());     // appends the keys and values of x, and attends to them
 ///     attn::attention(q, step.layer(l)).out;     // reads
 ///
-/// It shows the tokens of the step once the layer has appended them. It refers to the KvCaches and is valid until the
-/// step is committed or destroyed; later calls throw.
+/// A KvLayer shows the tokens of the step once the layer has appended them. It refers to the KvCaches and is valid
+/// until the step is committed or destroyed; later calls throw.
 template <class T>
 class KvLayer {
  public:
   using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
 
-  /// Appends the step's tokens to the layer, if each sequence has the same number of them: k (sequences, kv_heads,
+  /// Appends the step's tokens to the layer; each sequence must have the same number of tokens. k (sequences, kv_heads,
   /// tokens, head_dim), v (sequences, kv_heads, tokens, v_dim); see KvCache::append().
   /// @throws std::invalid_argument if the shapes disagree with each other or with the step, or the layer has appended
   /// its tokens already.
@@ -308,7 +309,7 @@ class KvLayer {
     append(k, v, nullptr, options);
   }
   /// Appends the step's tokens with the sequences packed back to back, lens[i] tokens of the i-th: k (1, kv_heads, sum
-  /// of lens, head_dim), v likewise.
+  /// of lens, head_dim), v (1, kv_heads, sum of lens, v_dim).
   template <class K, class V, std::convertible_to<Indices> Lens = Indices>
   void append(const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
     const Indices given(std::move(lens));
@@ -397,8 +398,8 @@ class KvLayer {
 /// through layer(); commit() then adds the tokens to the sequences. A step that is destroyed without commit(), for
 /// example by an exception, leaves the sequences as they were and gives its pages back.
 ///
-/// It refers to the KvCaches, which must not be moved or destroyed while it exists. A moved-from step may only be
-/// destroyed.
+/// A step refers to the KvCaches, which must not be moved or destroyed while the step exists. A moved-from step may
+/// only be destroyed.
 template <class T>
 class [[nodiscard]] KvStep {
  public:

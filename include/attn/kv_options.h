@@ -11,18 +11,18 @@ struct AppendOptions {
   detail::NamesOnly names_only{};  ///< Rejects unnamed numbers, which would be lengths. It has no other use.
 
   /// The positions by which the cache's rope rotates the new keys, and later the queries of these rows: one for each
-  /// token of all sequences, in order, or one for each token of a single sequence, which then apply to all sequences.
-  /// They may repeat, decrease, or be negative. By default a token is one position after the row before it, and row 0
-  /// is at position 0. Mods see row numbers instead, as always. Memory: 8 bytes per row, from the first row whose
-  /// position differs from its row number.
+  /// token of all sequences, in order; or one for each token of a single sequence, and then all sequences get the same
+  /// positions. Positions may repeat, decrease, or be negative. By default a token is one position after the row before
+  /// it, and row 0 is at position 0. Mods see row numbers instead, as always. Memory: 8 bytes per row, from the first
+  /// row whose position differs from its row number.
   Indices positions = {};
 };
 
 /// Options of drop() and retain().
 struct DropOptions {
   /// Whether the remaining keys keep the positions by which the cache's rope has rotated them, as in SnapKV (Li et al.
-  /// 2024). By default the gaps close, and later keys are rotated to their new positions. Without a rope it has no
-  /// effect.
+  /// 2024). By default the gaps close, and later keys are rotated to their new positions. Without a rope, this option
+  /// has no effect.
   bool keep_positions = false;
 };
 

@@ -27,8 +27,8 @@ class KvView {
   /// value_pages (pages, kv_heads, page_size, v_dim). The tables are (sequences, pages of the longest sequence): token
   /// j of a sequence is in page tables(sequence, j / page_size), at j % page_size. Entries after the last page of a
   /// sequence are not read.
-  /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence, or it names a page that
-  /// does not exist.
+  /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence, or a table names a page
+  /// that does not exist.
   template <class K, class V, class Tables>
   KvView(const K& key_pages, const V& value_pages, const Tables& given_tables, const Indices& lengths)
       : KvView(detail::as_rank4(attn::view(key_pages)), detail::as_rank4(attn::view(value_pages)), nullptr,
@@ -85,8 +85,9 @@ class KvView {
     detail::require(k.dim(2) > 0, "KvView: page_size must be positive, but keys have shape ", k.shape());
   }
 
-  /// Adds a sequence of `length` tokens in the pages `table`, at these rope positions, whose list is not copied. Mods
-  /// see row 0 at position `offset`, unless Options::kv_offset is given.
+  /// Adds a sequence of `length` tokens in the pages that `table` lists. `positions` are the positions by which the
+  /// rope rotates the rows; their list is not copied. Mods see row 0 at position `offset`, unless Options::kv_offset is
+  /// given.
   /// @throws std::invalid_argument if `table` has too few pages, or names one that does not exist.
   void add(std::span<const Index> table, Index length, RowPositions positions = {}, Index offset = 0) {
     const Index sequence = size();
@@ -101,7 +102,7 @@ class KvView {
 
   /// The keys of a sequence as the loops read them.
   detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
-  /// The values of a sequence, likewise.
+  /// The values of a sequence as the loops read them.
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
   /// The kernels that can read the element types of this view.
   const detail::KernelChoice<T>& kernels() const { return *kernels_; }

@@ -87,8 +87,8 @@ void linear_gradient_into(X&& grad_x, const Y& grad_y, const W& weight, const Op
   detail::input_gradient(map, from.data(), to.data(), from.dim(0), options);
 }
 
-/// Adds the gradients of the parameters: grad_weight += grad_yᵀ * x, grad_bias += the sum of the rows of grad_y. They
-/// are float if x is 16-bit. A token whose grad_y is 0 adds nothing, even if its x is not finite.
+/// Adds the gradients of the parameters: grad_weight += grad_yᵀ * x, grad_bias += the sum of the rows of grad_y. Both
+/// gradients are float if x is 16-bit. A token whose grad_y is 0 adds nothing, even if its x is not finite.
 /// @throws as linear_into().
 template <class GW, class GB, class X, class Y>
 requires(!std::same_as<Y, Options>) void add_linear_gradients(GW&& grad_weight, GB&& grad_bias, const X& x,

@@ -47,8 +47,8 @@ inline namespace ATTN_BUILT_FOR {
 /// favor(features, seed), which approximates the softmax, or feature_map() with a lambda. Shapes, grouped heads and
 /// scalar types are those of attention().
 ///
-/// @param mods     causal(), key_lengths(), documents() (each document contiguous), and combinations of them with `|`:
-/// the mods that have a recurrent form. Other mods do not compile. Positions and q_offset are as in attention().
+/// @param mods     causal(), key_lengths(), documents() (each document contiguous), and combinations of them with `|`.
+/// Only these mods have a recurrent form; other mods do not compile. Positions and q_offset are as in attention().
 /// @param options  q_offset(s), executor, workspace, isa; with favor(), also the scale of the softmax that it
 /// approximates.
 ///
@@ -64,8 +64,8 @@ inline namespace ATTN_BUILT_FOR {
 /// Heads of keys and values are distributed over threads. If kv_heads is less than 8, a sequence of more than 1,024
 /// tokens is split into up to 32 segments. With at least 1.5 threads per head of the whole batch, the sums of segments
 /// are computed in parallel, accumulated in order, and then read in parallel. Causal calls then compute the sums twice,
-/// a third more work in total; each segment takes memory for a state. The split depends on the sizes alone, so results
-/// are bit-identical for any number of threads.
+/// which is a third more work in total, and each segment takes memory for a state. The split depends on the sizes
+/// alone, so results are bit-identical for any number of threads.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, const K& key, const V& value,

@@ -31,7 +31,7 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
           const T part = weight_b * static_cast<T>(*y);
           *x = static_cast<Out>(empty ? part : weight_a * static_cast<T>(*x) + part);
         }
-        // Merging with an empty part keeps the bits of the other.
+        // Merging with an empty part keeps the bits of the other part.
         to = empty ? from : all.lse();
         if (rests.wants(to)) rests.set(&to, empty ? part_rests.of(&from) : all.lse_rest());
       }
@@ -42,7 +42,8 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
 inline namespace ATTN_BUILT_FOR {
 
 /// Merges a part into a result in place. `out` and `lse` hold attention over some keys, and `part_out` and `part_lse`
-/// that of the same queries over other keys; afterwards, `out` and `lse` hold attention over all of these keys:
+/// hold attention of the same queries over other keys. After the call, `out` and `lse` hold attention over all of these
+/// keys:
 ///
 ///     lse = log(e^lse_a + e^lse_b),  out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b
 ///

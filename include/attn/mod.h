@@ -131,7 +131,7 @@ struct BoundLate {
 /// @param coverage  optional: `Coverage(const Tile&)`, whether a tile is kept wholly, partly or not at all. It must
 /// agree with `keep`.
 /// @param kv_range  optional: `Range(const Tile&)`, the keys worth visiting for the queries of a tile, so that tiles
-/// outside of it cost nothing.
+/// outside this range cost nothing.
 template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
 constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_range = {}) {
   using R = typename detail::ResultOf<Keep, Position>::type;
@@ -196,7 +196,7 @@ struct WithSlope {
 }  // namespace detail
 
 /// Makes a score mod with a hand-written derivative for the backward pass: `slope(x, p)` is the derivative of `score`
-/// with respect to x. Without it, the backward pass calls `score` with a dual number (see Dual).
+/// with respect to x. Without `slope`, the backward pass calls `score` with a dual number (see Dual).
 template <class Score, class Slope>
 constexpr auto score_mod(Score score, Slope slope) {
   using R = typename detail::ResultOf<Slope, float, Position>::type;
@@ -206,8 +206,8 @@ constexpr auto score_mod(Score score, Slope slope) {
   return score_mod(detail::WithSlope<Score, Slope>{std::move(score), std::move(slope)});
 }
 
-/// Defers making a mod until the sizes of the call are known: `make(problem)` checks the mod's arguments against them
-/// and returns a mask or a score mod.
+/// Defers making a mod until the sizes of the call are known: `make(problem)` checks the mod's arguments against the
+/// sizes and returns a mask or a score mod.
 ///
 ///     auto not_last = attn::bind_mod([](const attn::Problem& c) {
 ///       return attn::mask_mod([n = c.kv_len](auto p) { return p.kv + 1 < n; });

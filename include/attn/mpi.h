@@ -80,17 +80,18 @@ class Ring {
   }
   static constexpr int kAll = -1;  ///< in place of a root: all ranks
 
-  /// Computes attention() of the whole sequence. This rank passes its rows of query, key and value and gets those of
-  /// out and lse, of the same types. The numbers of queries and keys may differ; both are distributed by the layout.
+  /// Computes attention() of the whole sequence. This rank passes its rows of query, key and value, and gets its rows
+  /// of out and lse, in the types that attention() returns. The numbers of queries and keys may differ; both are
+  /// distributed by the layout.
   ///
-  /// A rank processes its own keys first, then those of rank - 1, rank - 2, …; of each rank's keys it receives only the
-  /// rows that it needs according to the hints of the masks. Results depend on the number of ranks and the layout, but
-  /// not on threads or timing: they are bit-identical from run to run. They differ from those of a single process only
-  /// by rounding. With 16-bit tensors, sums are float and are rounded once.
+  /// A rank processes its own keys first, then those of rank - 1, rank - 2, …; from each other rank, it receives only
+  /// the keys that it needs according to the hints of the masks. Results depend on the number of ranks and the layout,
+  /// but not on threads or timing: they are bit-identical from run to run. They differ from those of a single process
+  /// only by rounding. With 16-bit tensors, sums are float and are rounded once.
   ///
-  /// Memory: the keys and values of one rank, in two halves, one processed while the other arrives; a float copy of out
-  /// if it is 16-bit. Overhead: evaluating the hints of the masks for each rank, each part of its tokens and each head;
-  /// an all-gather, an all-to-all and two reductions of a few hundred bytes.
+  /// Memory: the keys and values of one rank, in two halves, of which one is processed while the other arrives; a float
+  /// copy of out if it is 16-bit. Overhead: evaluating the hints of the masks for each rank, each part of its tokens
+  /// and each head; an all-gather, an all-to-all and two reductions of a few hundred bytes.
   /// @throws std::invalid_argument as attention() does, on all ranks; RankError if another rank fails.
   template <class Q, class K, class V, class M = Options>
   auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
@@ -114,8 +115,8 @@ class Ring {
   /// floats. Gradients of learned mods (see bias() with a second tensor) are sums over this rank's queries: for the
   /// whole sequence, sum them over all ranks with MPI_Allreduce.
   ///
-  /// Memory: the keys and values of one rank in two halves, the same for their gradients, and a receive buffer for half
-  /// of the gradients.
+  /// Memory: the keys and values of one rank in two halves, their gradients in two halves, and a receive buffer for
+  /// half of the gradients.
   /// @throws std::invalid_argument as attention_backward() does, on all ranks; RankError if another rank fails.
   template <class G, class Q, class K, class V, class R, class M = Options>
   auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
@@ -205,8 +206,8 @@ class Ring {
   ///
   /// The cache must not have a Rope, which would rotate a key by its row in this rank's cache instead of its position
   /// in the sequence: rotate keys and queries beforehand, with Rope::rotate(k, positions).
-  /// @throws std::invalid_argument as attention() does, on all ranks, and if a rank does not have the tokens that the
-  /// layout gives it, or the cache has a rope; RankError if another rank fails.
+  /// @throws std::invalid_argument on all ranks, if attention() would throw it, if a rank does not have the tokens that
+  /// the layout gives it, or if the cache has a rope; RankError if another rank fails.
   template <class Q, detail::KvSource Cache, class M = Options>
   auto decode(const Q& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
     const detail::ModsAndOptions with(mods, options);
@@ -274,8 +275,8 @@ class Ring {
 
   detail::RankTokens tokens(Index len) const { return {layout_, len, comm_.rank(), comm_.ranks()}; }
 
-  /// Converts a rank-4 tensor to the rank of the caller's tensor. A tensor that only the root gets is empty on the
-  /// others.
+  /// Converts a rank-4 tensor to the rank of the caller's tensor. A tensor that only the root gets is empty on other
+  /// ranks.
   template <int kRank, class T>
   static Tensor<T, kRank> own_rank(Tensor<T, 4> t) {
     if constexpr (kRank == 4)

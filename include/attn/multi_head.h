@@ -27,9 +27,9 @@ inline namespace ATTN_BUILT_FOR {
 /// where h' = h / (heads / kv_heads), and W[h] are the rows of W that belong to head h. MultiHeadConfig can add norms,
 /// a rope, further keys and a gate.
 ///
-/// Parameters have the names, shapes and row-major layout of PyTorch's nn.MultiheadAttention, so that trained ones can
-/// be loaded. With E = embed_dim, q_E = heads * head_dim, kv_E = kv_heads * head_dim and v_E = kv_heads * v_head_dim
-/// (all of them E in PyTorch, which has kv_heads = heads):
+/// Parameters have the names, shapes and row-major layout of PyTorch's nn.MultiheadAttention, so that trained
+/// parameters can be loaded. With E = embed_dim, q_E = heads * head_dim, kv_E = kv_heads * head_dim and v_E = kv_heads
+/// * v_head_dim (all of them E in PyTorch, which has kv_heads = heads):
 ///
 ///     in_proj_weight  (q_E + kv_E + v_E, E)   W_q, W_k, W_v stacked, if key_dim = value_dim = embed_dim; otherwise:
 ///     q_proj_weight   (q_E, E)    k_proj_weight  (kv_E, key_dim)    v_proj_weight  (v_E, value_dim)
@@ -61,9 +61,9 @@ class MultiHeadAttention {
                 "attn: T of MultiHeadAttention<T> must be float, double, long double or a 16-bit float");
 
  public:
-  /// @throws std::invalid_argument unless all sizes are positive (0 is allowed where it selects a default), heads is a
-  /// multiple of kv_heads, and embed_dim is a multiple of heads if no head_dim is given; if the rope has another
-  /// head_dim; or if there are both a rope and add_bias_kv.
+  /// @throws std::invalid_argument if a size is not positive (0 is allowed where it selects a default), heads is not a
+  /// multiple of kv_heads, embed_dim is not a multiple of heads and no head_dim is given, the rope has a different
+  /// head_dim, or a rope is combined with add_bias_kv.
   explicit MultiHeadAttention(const MultiHeadConfig& config) : parameters_(config) {}
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
@@ -111,8 +111,8 @@ class MultiHeadAttention {
   /// @returns out: a Tensor<T, 3>, or a matrix if the query is one; and the other results that options request (see
   /// MultiHeadResult).
   ///
-  /// A query that keeps no key gives out_proj.bias, unless the layer adds keys; so does kv_len == 0. Extra memory is
-  /// linear in the lengths, unless options request the weights or the naive path.
+  /// Unless the layer adds keys, a query that keeps no key gives out_proj.bias; if kv_len == 0, every query does. Extra
+  /// memory is linear in the lengths, unless options request the weights or the naive path.
   /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
   template <class Q, detail::LayerInput K, class V, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const Q& query, const K& key, const V& value, const M& mods = {},
@@ -122,7 +122,7 @@ class MultiHeadAttention {
       return detail::join_heads<Q>(parameters_, detail::attended(parameters_, inputs, mods, options), options);
     });
   }
-  /// As above, with the Options of the heads. (It is a template so that `{}` means MultiHeadOptions.)
+  /// As above, with the Options of the heads. (This overload is a template so that `{}` means MultiHeadOptions.)
   template <class Q, detail::LayerInput K, class V, class M = Mods<>, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const M& mods, const O& options) const {
     return (*this)(query, key, value, mods, MultiHeadOptions{.attention = options});
@@ -147,13 +147,13 @@ class MultiHeadAttention {
   /// @param result    the result of the call with the same inputs, mods, options and parameters.
   /// @param options   those of that call; only path, executor and instruction set may differ.
   /// @returns gradients shaped like query, key and value. If the same object was passed for several of these, its
-  /// gradient is the sum of their gradients: g.all() is the gradient of x in mha(x, x, x), and g.key_and_value() that
-  /// of m above; PyTorch adds them to x.grad and m.grad.
+  /// gradient is the sum of their gradients: g.all() is the gradient of x in mha(x, x, x), and g.key_and_value() is the
+  /// gradient of m above. PyTorch adds these sums to x.grad and m.grad.
   ///
   /// The gradients of the parameters are added to weight_gradient() and bias_gradient(), as in PyTorch. Tokens that
-  /// masks drop for all queries add nothing to them, even if they are NaN. Results are bit-identical for any number of
-  /// threads. Extra memory is linear in the lengths, except on the naive path. With 16-bit types, gradients are rounded
-  /// where the forward call rounds; those of parameters are sums in float.
+  /// masks drop for all queries add nothing to these gradients, even if the tokens are NaN. Results are bit-identical
+  /// for any number of threads. Extra memory is linear in the lengths, except on the naive path. With 16-bit types,
+  /// gradients are rounded where the forward call rounds; gradients of parameters are sums in float.
   /// @throws std::invalid_argument if sizes disagree; the message gives both shapes. If the call throws for this
   /// reason, or because a mod or an allocation throws, nothing has been added to the gradients of parameters or mods.
   template <class G, class Q, class K, class V, class Out, class M = Mods<>>
@@ -195,7 +195,7 @@ class MultiHeadAttention {
   void zero_gradients() { gradients_.set_zero(); }
 
   /// Calls visit(name, values, gradient) for each of parameter_names(), for example to take a step of an optimiser.
-  /// Both are row-major spans of all elements; gradients are empty before the first backward().
+  /// `values` and `gradient` are row-major spans of all elements; `gradient` is empty before the first backward().
   ///
   ///     mha.for_each_parameter([](const std::string&, std::span<float> w, std::span<const float> grad) {
   ///       for (std::size_t i = 0; i < grad.size(); ++i) w[i] -= 0.1f * grad[i];
@@ -216,9 +216,10 @@ class MultiHeadAttention {
   ///     y = mha(attn::ragged(x, {512, 1}), pages.select({a, b}), attn::causal()).out;  // x, y: (1, 513, embed_dim)
   ///
   /// The cache is a KvCache, sequences of a PagedKvCache, or a layer of a step of KvCaches. Its element type may differ
-  /// from T if its Computed type is that of KvCache<T>, e.g. std::int8_t with T = float. It must have the layer's rope,
-  /// which rotates keys as they are appended and queries as they are read. With a mask that drops later tokens, results
-  /// do not depend on how many tokens are passed at a time. `path` and `weights` work as without a cache.
+  /// from T if its Computed type is that of KvCache<T>, e.g. std::int8_t with T = float. The cache must have the
+  /// layer's rope, which rotates keys as they are appended and queries as they are read. With a mask that drops later
+  /// tokens, results do not depend on how many tokens are passed at a time. `path` and `weights` work as without a
+  /// cache.
   ///
   /// If one of the mods is tree(), the tokens are its nodes, and a rope rotates them by the next position of the cache
   /// plus their depths. KvCache::accept() then keeps one path.

@@ -31,7 +31,7 @@ struct MultiHeadConfig {
   bool bias = true;        ///< whether projections have biases
   std::uint64_t seed = 0;  ///< seed of the random initial weights
   std::optional<bool> in_bias = std::nullopt;   ///< whether input projections have biases. Default `bias`
-  std::optional<bool> out_bias = std::nullopt;  ///< whether the output projection has one. Default `bias`
+  std::optional<bool> out_bias = std::nullopt;  ///< whether the output projection has a bias. Default `bias`
   /// Rotates projected queries and keys by their positions: key j of a call is at Options::kv_offset + j, query i at
   /// q_offset + i.
   std::optional<Rope> rope = std::nullopt;
@@ -102,7 +102,7 @@ template <class Out, class T>
 struct MultiHeadResult {
   Out out;  ///< (batch, q_len, embed_dim), or (q_len, embed_dim) for matrices
   // The members below are empty unless options request them.
-  /// (batch, heads, q_len, kv_len); columns for add_bias_kv and add_zero_attn follow, one for each.
+  /// (batch, heads, q_len, kv_len), with one more column each for add_bias_kv and add_zero_attn, in this order.
   Tensor<T, 4> weights;
   Tensor<detail::computed_t<T>, 3> lse;  ///< (batch, heads, q_len), float if T is 16-bit
   Tensor<T, 4> query;                    ///< (batch, heads, q_len, head_dim)

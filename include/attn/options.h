@@ -33,9 +33,10 @@ class Normaliser {
   /// of -ln(kv_len), so that weights sum to about 1 at first. To add a bias that depends on the pair, use a score mod.
   /// Pairs that masks drop have weight 0, and a query that keeps no key gives 0.
   ///
-  /// There is no log-sum-exp: `lse` of a result is empty, and calls that pass an lse to write to are rejected, as is
-  /// sinks(), which adds to a softmax's denominator. Results over different keys are added, not merged. No product is
-  /// computed in bfloat16. Cost: 1.00 to 1.06 times that of the softmax, at head_dim 64 and 128.
+  /// There is no log-sum-exp: `lse` of a result is empty, and calls that pass an `lse` to write to are rejected.
+  /// sinks() is rejected too, because it adds to the denominator of a softmax. Results over different keys are added,
+  /// not merged. No product is computed in bfloat16. Cost: 1.00 to 1.06 times that of the softmax, at head_dim 64 and
+  /// 128.
   static constexpr Normaliser sigmoid(double bias = 0) {
     Normaliser n;
     n.sigmoid_bias_ = bias;
@@ -56,7 +57,8 @@ struct Options {
   detail::MaskIsNoOption mask{};   ///< Cannot be set: that fails to compile, with a message that says masks are mods.
 
   /// Multiplies query * key. Default 1/sqrt(head_dim) (Vaswani et al. 2017, eq. 1); 1 is the dot-product score of Luong
-  /// et al. (2015, section 3.1). additive_attention() multiplies its score by it; the default there is 1.
+  /// et al. (2015, section 3.1). additive_attention() multiplies its additive score by `scale`, which is 1 by default
+  /// there.
   std::optional<double> scale = std::nullopt;
 
   /// Absolute position of query row 0. By default it is kv_offset + kv_len - q_len: the last query sees the last key
@@ -78,8 +80,9 @@ struct Options {
   ///     attention(q, k, v, documents(ids) | causal(), {.q_offset = 2048, .kv_offset = 512});
   ///
   /// 0 is not the same as unset: it says that more keys may follow. See accumulate for how to combine parts. Over a
-  /// cache it is the position of the first token that each sequence still has, for example after a window has dropped
-  /// earlier tokens. Rows are counted from it, and a Rope rotates queries by the positions of their rows.
+  /// cache, kv_offset is the position of the first token that each sequence still has, for example after a window has
+  /// dropped earlier tokens. Rows are counted from this token, and a Rope rotates queries by the positions of their
+  /// rows.
   std::optional<Index> kv_offset = std::nullopt;
 
   /// Makes attention_into() continue from `out` and `lse`, which hold the result of the same queries over other keys:
@@ -113,8 +116,8 @@ struct Options {
   /// about 2^-8 of the largest value. Rounding query and key changes scores by about 2^-8 of scale * sum |q||k|, which
   /// matters if scores are large. Sums and the softmax stay in float.
   ///
-  /// Nothing is rounded without a matrix unit (explain() reports it), for single queries (unless heads share bfloat16
-  /// keys and values), where results are not finite, and on the naive path.
+  /// Nothing is rounded in these cases: there is no matrix unit (explain() reports this); queries are single and heads
+  /// do not share bfloat16 keys and values; results are not finite; or the naive path is used.
   Compute compute = Compute::native;
 
   /// The instruction set to use, for tests and comparisons. The default is default_isa(). An unavailable set throws
@@ -136,18 +139,19 @@ struct Options {
   /// and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float take no
   /// longer. Single queries take 0.7 to 2 times as long with keys in memory, depending on how many heads share a key
   /// head, and 2 to 8 times with keys in the processor's cache; up to eight queries take 1 to 2 times as long (see
-  /// bench/README.md). The workspace also depends on sinks, dropout, kv_offset and accumulate. Recurrent forms proceed
-  /// token by token, so prompts take 0.7 to 1.5 times as long.
+  /// bench/README.md). The size of the workspace then also depends on sinks, dropout, kv_offset and accumulate.
+  /// Recurrent forms proceed token by token, so prompts take 0.7 to 1.5 times as long.
   ///
   /// With accumulate, bits do not depend on how keys are divided into calls, provided that parts come in order, each
   /// begins at a kv_offset that is a multiple of 4096, `out` is not rounded to 16 bits, and `lse` is an attn::Tensor.
   /// For this, the results of every 4096 keys are computed separately and merged in order. Each merge rounds: with a
   /// million keys, errors are up to 10 epsilons larger than without the option.
   ///
-  /// A kv_offset must be a multiple of 16. There are three exceptions. A cache rotates keys by their distance to
-  /// kv_offset, so the bits depend on kv_offset. 16-bit layers with a rope round rotated queries without a cache, but
-  /// not with one. If a lambda adds a product to something, g++ may fuse the two for single pairs and not for whole
-  /// vectors, or the reverse; on x86, -ffp-contract=off prevents that and does not affect the kernels.
+  /// A kv_offset must be a multiple of 16. The bits of a row still depend on other things in three cases. A cache
+  /// rotates keys by their distance to kv_offset, so the bits depend on kv_offset. 16-bit layers with a rope round
+  /// rotated queries without a cache, but not with one. If a lambda adds a product to something, g++ may fuse the
+  /// multiplication and the addition for single pairs and not for whole vectors, or the reverse; on x86,
+  /// -ffp-contract=off prevents this and does not affect the kernels.
   ///
   /// Without ropes and score mods, AVX2, AVX-512 and 64-bit ARM give the same bits of `out` in float and double.
   bool row_invariant = false;

@@ -19,8 +19,8 @@ namespace attn {
 struct PagedKvCacheConfig {
   Index pages = 0;  ///< pages in the pool, for all sequences; required
   /// Tokens in a page. If this is a multiple of 64, kernels read pages in place. For single queries that share their
-  /// keys with others, a multiple of 16 is enough, unless integer dot products or the matrix unit are used. Otherwise,
-  /// keys and values are copied tile by tile.
+  /// keys with others, a multiple of 16 is enough, except with integer dot products or the matrix unit. With all other
+  /// page sizes, keys and values are copied tile by tile.
   Index page_size = 64;
   Index kv_heads = 1;                       ///< heads of keys and values
   Index head_dim = 0;                       ///< features of a key; required
@@ -70,7 +70,8 @@ class PagedKvCache {
  public:
   using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
 
-  /// @throws std::invalid_argument unless all sizes are positive.
+  /// @throws std::invalid_argument if a size is not positive (0 is allowed where it selects a default), or if the rope
+  /// or the window does not fit.
   explicit PagedKvCache(const PagedKvCacheConfig& config)
       : config_(checked(config)),
         storage_(config_.pages, config_.kv_heads, config_.page_size, config_.head_dim, config_.v_dim),
@@ -85,7 +86,7 @@ class PagedKvCache {
   PagedKvCache(const PagedKvCache&) = default;
   /// Moves; the moved-from cache may then only be assigned to or destroyed.
   PagedKvCache(PagedKvCache&&) noexcept = default;
-  /// A deep copy. If it throws, this cache is unchanged.
+  /// A deep copy. If copying throws, this cache is unchanged.
   PagedKvCache& operator=(const PagedKvCache& other) { return *this = PagedKvCache(other); }
   /// Moves; the moved-from cache may then only be assigned to or destroyed.
   PagedKvCache& operator=(PagedKvCache&&) noexcept = default;
@@ -104,22 +105,22 @@ class PagedKvCache {
 
   /// Adds a sequence with the tokens of another, or with the first `length` of them, and returns its number. The two
   /// share their pages; a shared page that is not full is copied when one of them appends to it.
-  /// @throws std::invalid_argument if there is no such sequence, or if it has fewer tokens.
+  /// @throws std::invalid_argument if there is no such sequence, or if the sequence has fewer than `length` tokens.
   Index fork(Index sequence, std::optional<Index> length = std::nullopt) { return tables_.fork(sequence, length); }
 
   /// Removes a sequence and frees the pages that no other sequence uses.
   void release(Index sequence) { tables_.release(sequence); }
 
   /// Keeps the first `length` tokens of a sequence, removes the others, and frees pages that no sequence uses any more.
-  /// @throws std::invalid_argument if it has fewer tokens.
+  /// @throws std::invalid_argument if the sequence has fewer tokens.
   void truncate(Index sequence, Index length) { tables_.truncate(sequence, length); }
 
   /// Removes tokens begin … end - 1 of a sequence. The row numbers of later tokens decrease by end - begin. With a
   /// rope, their keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024,
   /// section 3.2), so that no gap between positions remains; attention_factor() is not applied again. Each rotation
-  /// rounds a key once more: by at most about an ulp of the larger element of a pair, or scale / 2 with std::int8_t;
-  /// 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. Mods
-  /// see rows in either case.
+  /// rounds a key once more, by at most about an ulp of the larger element of a pair, or by scale / 2 with std::int8_t;
+  /// 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. In
+  /// both cases, mods see row numbers.
   ///
   /// Cost: keys of later tokens are rotated in place. Keys and values are moved only in pages whose rows change, so a
   /// drop of whole pages moves no values; without a rope or with `keep_positions`, it moves nothing at all. Pages that
@@ -145,15 +146,16 @@ class PagedKvCache {
   /// Keeps everything before a tree of drafted tokens, and one path of the tree (see tree()). The nodes are the tokens
   /// of the last append to the sequence. `path` has the numbers of the accepted nodes, from the root on, where 0 is the
   /// first appended token; it may be empty. Keys are not rotated, because accepted nodes already have the positions of
-  /// their new rows. Each node must be a child of the one before it; the cache can only check their positions.
+  /// their new rows. Each node of the path must be a child of the one before it. The cache does not know the tree and
+  /// can only check the positions of the nodes.
   ///
   ///     cache.append(sequence, k, v, {.positions = attn::tree_positions(parents, first)});
   ///     … attention(q, cache.view({sequence}), attn::tree(parents)) …
   ///     cache.accept(sequence, {0, 2, 5});
   ///
-  /// @throws std::invalid_argument unless the numbers increase and are those of nodes, and, with a rope, each node is
-  /// one position after the one before it; OutOfPages if copies of shared pages need more pages than are free. The
-  /// cache is then unchanged.
+  /// @throws std::invalid_argument unless `path` lists nodes in increasing order and, with a rope, each node is one
+  /// position after the one before it; OutOfPages if copies of shared pages need more pages than are free. The cache is
+  /// then unchanged.
   void accept(Index sequence, const Indices& path) {
     keep(sequence, tables_.rows_of_path(sequence, path.values), true);
   }
@@ -184,7 +186,7 @@ class PagedKvCache {
   }
 
   /// Appends the same number of tokens to each of several sequences: k (sequences, kv_heads, tokens, head_dim), v
-  /// likewise.
+  /// (sequences, kv_heads, tokens, v_dim).
   template <class K, class V>
   void append(Indices sequences, const K& k, const V& v, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
@@ -195,8 +197,8 @@ class PagedKvCache {
            static_cast<Index>(lens.size()), lens, false, options);
   }
 
-  /// Appends lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), v likewise, with sequences packed
-  /// back to back. `lens` is an Indices; see KvCache::append().
+  /// Appends lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), v (1, kv_heads, sum of lens,
+  /// v_dim), with sequences packed back to back. `lens` is an Indices; see KvCache::append().
   template <class K, class V, std::convertible_to<Indices> Lens = Indices>
   void append(Indices sequences, const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
     const auto& keys_held = detail::evaluated(k);
@@ -240,11 +242,11 @@ class PagedKvCache {
 
   /// All pages of keys, (pages, kv_heads, page_size, dim). Elements after the last token of a page are indeterminate.
   TensorView<const T, 4> key_pages() const { return storage_.keys().numbers; }
-  /// All pages of values, likewise.
+  /// All pages of values; see key_pages().
   TensorView<const T, 4> value_pages() const { return storage_.values().numbers; }
   /// The scales of the keys of a std::int8_t cache, (pages, kv_heads, page_size).
   TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
-  /// The scales of the values, likewise.
+  /// The scales of the values; see key_scales().
   TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
 
  private:

@@ -22,9 +22,9 @@ inline Executor serial() {
 /// How the threads of a pool wait.
 struct ThreadOptions {
   /// How long an idle thread spins for the next call before it sleeps; waking a sleeping thread takes 5 to 50 µs. After
-  /// a wait (spinning and sleeping) of more than twice this time, a thread spins for only a sixteenth of it. 0 suits a
-  /// machine shared with other programs. Threads do not spin while the process has as many awake threads as processors,
-  /// or if a container limits its processor time.
+  /// a wait (spinning and sleeping) of more than twice this time, a thread spins for only a sixteenth of this time. 0
+  /// suits a machine shared with other programs. Threads do not spin while the process has as many awake threads as
+  /// processors, or if a container limits its processor time.
   double spin_microseconds = 100;
 };
 

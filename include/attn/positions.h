@@ -73,8 +73,8 @@ auto tokens_as_rank4(X&& x) {
                                  {v.stride(0), 0, v.stride(1), v.stride(2)});
 }
 
-/// Calls visit(batch element, token, position) for all tokens, after checking all positions. There are `len` positions
-/// for all batch elements, or batch * len; the table has `rows` rows.
+/// Calls visit(batch element, token, position) for all tokens, after checking all positions. `positions` has `len`
+/// elements, which apply to all batch elements, or batch * len elements; the table has `rows` rows.
 template <class Visit>
 void for_each_position(const char* name, Index batch, Index len, std::span<const Index> positions, Index rows,
                        const Visit& visit) {
@@ -122,8 +122,8 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Adds learned positions to tokens: x += the rows of `table` at the positions of the tokens, as in BERT and GPT-2
 /// (Gehring et al. 2017; Vaswani et al. 2017, section 3.5). The table may also come from sinusoidal_positions(). x is
-/// (len, dim) or (batch, len, dim), and the table is (positions, dim). There are `len` positions, or batch * len in the
-/// order of batch elements.
+/// (len, dim) or (batch, len, dim), and the table is (positions, dim). `positions` has `len` elements, which apply to
+/// all batch elements, or batch * len elements in the order of batch elements.
 /// @throws std::invalid_argument if sizes disagree or a position is not a row of the table, before anything is written.
 template <class X, class Table>
 void add_positions(X&& x, const Table& table, std::span<const Index> positions) {
@@ -145,8 +145,8 @@ void add_positions(X&& x, const Table& table, Index first = 0) {
 }
 
 /// Adds to grad_table the gradients of the rows that add_positions() added, given `grad_x`, the gradient of its result.
-/// Tokens are summed in the order of batch elements and tokens, so the result is deterministic. (The gradient of x
-/// itself is grad_x.) Arguments and errors are those of add_positions().
+/// Gradients are summed in the order of batch elements and, within each, of tokens, so the result is deterministic.
+/// (The gradient of x itself is grad_x.) Arguments and errors are those of add_positions().
 template <class GradTable, class GradX>
 void add_position_gradients(GradTable&& grad_table, const GradX& grad_x, std::span<const Index> positions) {
   detail::check_position_types<GradX, GradTable>();

@@ -19,8 +19,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Gradients of heads that share keys are summed. Keys and values that no query sees get gradient 0, and so does a
 /// query that sees nothing, or whose normaliser is 0. Results are bit-identical for any number of threads. Cost: four
-/// to seven times the forward call. Memory: in causal calls, each thread stores one state (features, v_dim) per 64
-/// tokens, recomputed in a first pass, so memory grows with the length.
+/// to seven times the forward call. Memory: in causal calls, each thread recomputes one state (features, v_dim) per 64
+/// tokens in a first pass and stores it, so memory grows with the length.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Gr, class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,

@@ -17,9 +17,9 @@ struct RecurrentStateConfig {
 };
 
 /// The state that linear_attention(), gated_attention() and gated_delta_rule() keep of the tokens so far, in place of a
-/// cache of keys and values. For each sequence and head it holds the sum of key * valueᵀ, decayed as the form requires,
-/// (features, v_dim), and the sum of keys (the normaliser, which only linear_attention() uses). A token therefore takes
-/// the same time and no extra memory, however many tokens precede it:
+/// cache of keys and values. For each sequence and head, the state holds the sum (features, v_dim) of key * valueᵀ,
+/// decayed as the form requires, and the sum (features) of keys (the normaliser, which only linear_attention() uses). A
+/// token therefore takes the same time and no extra memory, however many tokens precede it:
 ///
 ///     attn::RecurrentState<float> state({.batch = 2, .kv_heads = 8, .features = 64});
 ///     attn::linear_attention(state, q, k, v, attn::elu1(), attn::causal());   // a prompt, a part of one, or one token

@@ -10,8 +10,8 @@ inline namespace ATTN_BUILT_FOR {
 /// Returns the gradients of a call of linear_attention() with a state. Arguments are those of the call, and two states:
 ///
 /// @param before      the state before the call: a copy, because the call changes its state.
-/// @param grad_state  on entry, the gradient of the loss with respect to the state after the call; on return, that with
-/// respect to `before`. Pass a new RecurrentState, all 0, if the loss depends on the outputs alone.
+/// @param grad_state  on entry, the gradient of the loss with respect to the state after the call; on return, the
+/// gradient with respect to `before`. Pass a new RecurrentState, all 0, if the loss depends on the outputs alone.
 ///
 /// The gradients of a sequence passed in parts are thus those of the whole sequence, with the memory of one part:
 ///

@@ -109,8 +109,8 @@ class Rope {
     rotate_into(x, x, first);
   }
 
-  /// As above, with a position for each token: `len` positions for all batch elements, or batch * len in the order of
-  /// batch elements.
+  /// As above, with a position for each token: `len` positions that apply to all batch elements, or batch * len
+  /// positions in the order of batch elements.
   template <class X>
   void rotate(X&& x, std::span<const Index> positions) const {
     rotate_into(x, x, positions);
@@ -169,7 +169,7 @@ class Rope {
     for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(frequencies.of(i));
   }
 
-  // Declared before config_, so that an assignment that throws while copying them leaves config_ unchanged.
+  // Declared before config_, so that config_ is unchanged if an assignment throws while it copies the frequencies.
   std::vector<double> frequencies_;
   RopeConfig config_;
 };

@@ -16,7 +16,7 @@
 namespace attn {
 
 /// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep; a moved-from tensor is
-/// empty. A call that rounds its result may store extra digits with it, which copies keep and views do not.
+/// empty. A call that rounds its result may store extra digits in the tensor; copies keep these digits, views do not.
 /// @throws std::invalid_argument for a negative size.
 template <class T, int Rank>
 class Tensor {

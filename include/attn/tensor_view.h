@@ -38,8 +38,8 @@ class TensorView {
                                Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
 
   TensorView() = default;
-  // Strides are computed in the member itself: copying the small array right after its elements are written would stall
-  // on store forwarding.
+  // Strides are computed directly into the member, because copying the small array right after its elements are written
+  // would stall on store forwarding.
   /// Views row-major elements without gaps.
   TensorView(T* data, const Shape& shape)
       : data_(data), shape_(shape), strides_(detail::row_major_strides<Rank>(shape)) {
@@ -97,7 +97,7 @@ class TensorView {
 
   /// The same elements with other sizes, of any rank: `t.reshape(batch, len, heads, dim)`. One size may be -1 and is
   /// then computed from the others. The tensor must be contiguous; a copy, `Tensor<T, Rank>(t)`, always is.
-  /// @throws std::invalid_argument if it is not, or if the number of elements differs.
+  /// @throws std::invalid_argument if the tensor is not contiguous, or if the number of elements differs.
   template <std::convertible_to<Index>... I>
   TensorView<T, static_cast<int>(sizeof...(I))> reshape(I... sizes) const {
     constexpr int rank = static_cast<int>(sizeof...(I));
@@ -107,7 +107,7 @@ class TensorView {
   }
 
   /// The elements begin .. end - 1 of dimension `d`.
-  /// @throws std::invalid_argument for a dimension or an element out of range. The functions below throw it too.
+  /// @throws std::invalid_argument for a dimension or an element out of range, as do the functions below.
   TensorView slice(int d, Index begin, Index end) const {
     check_dimension("slice", d, Rank);
     detail::require(0 <= begin && begin <= end && end <= dim(d), "slice: the range [", begin, ", ", end,

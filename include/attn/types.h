@@ -47,7 +47,7 @@ struct Range {
   constexpr Index size() const { return std::max<Index>(end - begin, 0); }
   /// Whether the range has no positions.
   constexpr bool empty() const { return end <= begin; }
-  /// Whether both have the same bounds; two empty ranges may differ.
+  /// Whether both have the same bounds; two empty ranges may compare unequal.
   friend constexpr bool operator==(const Range&, const Range&) = default;
 };
 

@@ -22,7 +22,7 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// The choice of the origin does not change products, but far from the origin the factors leave the range of float:
 /// after 35,000 positions for the smallest zeta, 0.2857. Choose an origin in the middle of the positions that are
-/// computed together; cached keys must have been scaled with the same one.
+/// computed together; cached keys must have been scaled with the same origin.
 class XPos {
  public:
   /// @throws std::invalid_argument unless scale_base and gamma are positive and finite.

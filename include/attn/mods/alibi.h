@@ -11,8 +11,8 @@
 namespace attn {
 
 /// Subtracts a penalty that grows with distance from each score: x -> x - slopes[head] * (q - kv) (Press et al. 2022,
-/// section 3). There is one slope per query head. Keys after the query would get a bonus, so combine it with causal(),
-/// as the paper does.
+/// section 3). There is one slope per query head. Keys after the query would get a bonus, so combine alibi() with
+/// causal(), as the paper does.
 /// @throws std::invalid_argument for a slope that is not finite as a float, and from the attention call unless there is
 /// one slope per head.
 inline auto alibi(Numbers given_slopes) {

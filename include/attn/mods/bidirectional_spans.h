@@ -51,7 +51,7 @@ inline auto spans_mask(SpansOfElements spans, bool one_for_all) {
     const auto end = [first = spans->data(), one_for_all](Index batch, Index q) {
       return first[one_for_all ? 0 : batch].of(q);
     };
-    // The keys that a query sees never end before those of an earlier query.
+    // The end of the visible keys never decreases from one query to the next.
     return mask_mod([end](const Position& p) { return p.kv < end(p.batch, p.q); },
                     [end](const Tile& t) {
                       if (t.kv.begin >= end(t.batch, t.q.end - 1)) return Coverage::none;

@@ -110,11 +110,11 @@ class BlockMap {
 ///
 ///     auto mask = attn::block_mask(attn::mask_mod([](auto p) { return p.kv <= p.q; }), n, n);
 ///
-/// The mask is valid for calls with these lengths and this options.q_offset (default kv_offset + kv_len - q_len) or
-/// q_offsets, and for calls over part of the keys, with a kv_offset. If it depends on p.batch or p.head, pass the
-/// number of batch elements and heads as `batch` and `heads`; by default it is evaluated for batch element 0 and head
-/// 0, and the results apply to all. options.isa and kv_offset are used as in a call; other options are ignored. Cost:
-/// one evaluation of the predicate per pair, and a byte of memory per 16 x 16 pairs.
+/// The result is valid for calls with these lengths and this options.q_offset (default kv_offset + kv_len - q_len) or
+/// q_offsets, and for calls over part of the keys, with a kv_offset. If `mask` depends on p.batch or p.head, pass the
+/// number of batch elements and heads as `batch` and `heads`; by default `mask` is evaluated for batch element 0 and
+/// head 0, and the results apply to all. options.isa and kv_offset are used as in a call; other options are ignored.
+/// Cost: one evaluation of the predicate per pair, and a byte of memory per 16 x 16 pairs.
 /// @throws std::invalid_argument for negative sizes, and from the attention call if its sizes differ.
 template <class M>
 auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, Index batch = 1, Index heads = 1) {

@@ -87,7 +87,7 @@ struct PackedDocuments {
   }
 };
 
-/// @throws std::invalid_argument unless the offsets begin with 0 and do not decrease. `name` is that of the offsets.
+/// @throws std::invalid_argument unless the offsets begin with 0 and do not decrease. Messages call an offset `name`.
 inline void check_offsets(std::span<const Index> at, const char* name) {
   require(!at.empty(), "documents_at: the first ", name, " must be 0, but there are no ", name, "s");
   require(at[0] == 0, "documents_at: the first ", name, " must be 0, but is ", at[0]);
@@ -159,7 +159,7 @@ inline auto documents_at(const Indices& offsets) {
   });
 }
 
-/// Packed cross-attention: the queries of document i see the keys of document i. These are the query rows
+/// Packed cross-attention: the queries of document i see the keys of document i. Document i has the query rows
 /// query_offsets[i] .. query_offsets[i + 1] - 1 and the keys key_offsets[i] .. key_offsets[i + 1] - 1 (the
 /// "cu_seqlens_q" and "cu_seqlens_k" of FlashAttention; Dao 2023). Documents may have no queries, or no keys: queries
 /// without keys give 0, and their log-sum-exp is -inf. The offsets apply to every batch element.

@@ -93,7 +93,7 @@ struct EdgeNumbers {
   }
 };
 
-/// A GradientTensor in which the entries of a pair share the slot of the first.
+/// A GradientTensor in which the entries of a pair share the slot of the first entry.
 template <class Gradient>
 struct EdgeGradient {
   Gradient gradient;

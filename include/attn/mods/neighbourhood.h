@@ -84,7 +84,7 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
 /// In each dimension, coordinates that are equal modulo the dilation form a group and are numbered within it. Query n
 /// of a group of N keeps keys s .. s + window - 1 of the group, where s = n - window / 2 (rounded down), clamped to 0
 /// .. N - window: near a border the window is shifted inwards, so that every query keeps the same number of keys. With
-/// causal[d] = 1 it instead keeps those of n - window + 1 .. n that exist.
+/// causal[d] = 1, query n instead keeps the keys n - window + 1 .. n, as far as they exist.
 ///
 ///     neighbourhood({2, 4}, {1, 3}):  1 1 1 0 0 0 0 0
 ///                                     1 1 1 0 0 0 0 0

@@ -92,8 +92,8 @@ inline auto selected(KeyLists given) {
 /// Nothing is gathered in combined masks such as any_of(), in forward mode, in for_each_weight_tile() and with caches:
 /// these visit all tiles of up to 48 queries and 64 keys that contain a listed key. Scattered keys then cost as much as
 /// a call without a mask. Instead of a KvCache, pass its keys(i) and values(i), which are gathered. The indices are
-/// copied and sorted when the mod is made, in O(1) each if they are dense and O(log n) otherwise; the result is
-/// bit-identical for any order.
+/// copied and sorted when the mod is made, in O(1) per index if the indices are dense and in O(log n) otherwise; the
+/// result of a call is bit-identical for any order of the indices.
 /// @throws std::invalid_argument for an index below -1 (in ranges, below 0) or if heads differ in their number of
 /// lists, and from the attention call if the shape does not fit or a listed key does not exist.
 template <class X>
@@ -107,7 +107,7 @@ auto select(X&& indices) {
 /// select() of lists in compressed sparse row (CSR) format, as used for graphs and sparse matrices: query i keeps the
 /// keys indices[offsets[i]] .. indices[offsets[i + 1] - 1]. Both are tensors or ranges of integers; offsets have shape
 /// (q_len + 1), (heads, q_len + 1) or (batch, heads, q_len + 1), and each head continues where the previous one ends.
-/// The first offset is 0 and the last one the number of indices. A list may be empty: its query keeps no key.
+/// The first offset is 0, and the last one is the number of indices. A list may be empty: its query keeps no key.
 ///
 ///     offsets {0, 2, 3, 4}, indices {0, 3, 2, 1}:  1 0 0 1
 ///                                                  0 0 1 0

@@ -51,7 +51,7 @@ class MakeTree {
  public:
   explicit MakeTree(std::span<const Index> parents) : depths_(depths_of(parents)), walk_(parents) {}
 
-  /// The depth of each node. A layer appends the nodes to its cache at positions that follow from them.
+  /// The depth of each node. A layer appends the nodes to its cache at positions that follow from the depths.
   std::span<const Index> depths() const { return depths_; }
 
   auto operator()(const Problem& problem) const {
