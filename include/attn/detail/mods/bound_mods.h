@@ -30,9 +30,9 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   }
 }
 
-/// The mods of one batch element as a path needs them. Per pair: the new score, whether the pair is kept, and the
-/// factor of its weight. Per head: the logit of its sinks. Per tile: the hints, and the positions of its pairs.
-/// Positions are absolute.
+/// The mods of one batch element as a path needs them. For each pair, they give the new score, whether the pair is
+/// kept, and the factor of its weight; for each head, the logit of its sinks; for each tile, the hints and the
+/// positions of its pairs. Positions are absolute.
 template <class M>
 concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& tile, Index head) {
   { mods.score(1.0f, p) } -> std::same_as<float>;
@@ -88,11 +88,11 @@ class BoundMods {
 
   explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
 
-  /// Returns the mods of a batch element, which are the same for all; see CallMods.
+  /// Returns the mods of a batch element, which are the same for all elements; see CallMods.
   const BoundMods& of(Index) const { return *this; }
 
-  /// Applies the score mods, left to right. What one mod returns is not fused with a sum of the next, so that the loops
-  /// over whole vectors and over single pairs give the same bits.
+  /// Applies the score mods, left to right. The result of one mod is not fused with an addition in the next, so that
+  /// the loops over whole vectors and over single pairs give the same bits.
   template <class X>
   X score(X x, const Position& p) const {
     each([&](const auto& mod) {

@@ -12,7 +12,7 @@
 
 namespace attn::detail {
 
-/// Names of the dimensions of such a tensor in error messages.
+/// Names of the dimensions of a tensor over pairs, for error messages.
 constexpr char kPairs[] = "(batch, heads, q_len, kv_len)";
 
 /// A tensor over the pairs of one call, indexed by absolute positions. Broadcast dimensions have a stride of 0.
@@ -50,8 +50,8 @@ class BroadcastTensor {
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
   }
 
-  /// over() for masks. A matrix that fits both as (q_len, kv_len) and as (batch, kv_len) is rejected: misread, it would
-  /// give each query the row of a batch element.
+  /// over() for masks. A matrix that fits both as (q_len, kv_len) and as (batch, kv_len) is rejected: if it were
+  /// misread, each query would get the row of a batch element.
   PairTensor<T> over_unambiguous(const Problem& problem, const char* mod, const char* of_keys,
                                  const char* name_of_keys) const {
     const bool is_either = rank_ == 2 && shape_[2] > 1 && shape_[2] == problem.batch && shape_[2] == problem.q_len &&

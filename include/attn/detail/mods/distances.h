@@ -7,7 +7,7 @@
 
 namespace attn::detail {
 
-/// Longer than any sequence, but small enough that sums of a few do not overflow.
+/// A length greater than that of any sequence, but so small that a sum of a few such lengths does not overflow.
 constexpr Index kUnbounded = std::numeric_limits<Index>::max() / 4;
 
 /// Returns min(steps * step, kUnbounded), without overflow.

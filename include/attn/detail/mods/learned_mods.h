@@ -59,7 +59,7 @@ inline namespace ATTN_BUILT_FOR {
 
 /// How tasks add to the gradients of parameters, so that results do not depend on the order of tasks.
 enum class Learning {
-  apart,    ///< each task has its own sums, if these are few; they are added in the order of tasks
+  apart,    ///< used if sums are few: each task has its own, which are added in the order of tasks
   by_pair,  ///< heads take turns; the tasks of a head share no parameter
   in_turn   ///< all tasks take turns
 };
@@ -81,8 +81,8 @@ class LearnedMods {
   /// of `scores`. Pairs with a gradient of 0, such as dropped pairs, are unchanged.
   virtual void learn(const T* scores, T* grads, Index stride, const Tile& tile, Sum* sums) const = 0;
 
-  /// Adds the gradients of the logits of a head's sinks, from some of its queries: a logit has the weight e^(logit -
-  /// lse) and no value (see sinks()).
+  /// Adds the gradients of the logits of a head's sinks, from some queries of that head: a logit has the weight
+  /// e^(logit - lse) and no value (see sinks()).
   virtual void learn_sinks(Index head, const T* lse, const T* lse_rest, const T* delta, Index count,
                            Sum* sums) const = 0;
   virtual Index sinks() const = 0;  ///< number of sums that learn_sinks() adds to: one per head and learned sink

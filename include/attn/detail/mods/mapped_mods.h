@@ -66,8 +66,8 @@ class MappedMods {
   }
   PairGrid grid(const Tile& t) const { return map_.grid(t); }
 
-  /// The mods see the hull of the tile, which has other pairs in between. If they keep all or none of the hull, the
-  /// same holds for the tile.
+  /// The mods see the hull of the tile, which also contains the pairs in between. If they keep all or none of the hull,
+  /// the same holds for the tile.
   Coverage coverage(const Tile& tile) const {
     const Coverage far = far_.coverage(tile);
     if (!Mods::kHasMasks || far == Coverage::none) return far;
@@ -81,8 +81,8 @@ class MappedMods {
   }
 
  private:
-  /// Returns the smallest tile of the call that contains all pairs of a tile of the part, and others in between.
-  /// Neither range may be empty.
+  /// Returns the smallest tile of the call that contains all pairs of a tile of the part, and hence also the pairs in
+  /// between. Neither range may be empty.
   Tile hull_in_call(const Tile& t) const {
     const Position first = map_.in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
                    last = map_.in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});

@@ -27,9 +27,9 @@ struct Mods;
 
 namespace detail {
 
-/// The type of `condition ? a : b` for two mods of different types. Mods convert to it only so that the call can say
-/// what is wrong, instead of the compiler listing the types of lambdas. It is a pointer to a member, because of all
-/// types to which the built-in `?:` converts classes, pointers to members permit the fewest other uses.
+/// The type of `condition ? a : b` for two mods of different types. Mods convert to this type only so that the call can
+/// say what is wrong, instead of the compiler listing the types of lambdas. The type is a pointer to a member, because
+/// of all types to which the built-in `?:` converts classes, pointers to members permit the fewest other uses.
 struct ChosenByCondition;
 using ModByCondition = int ChosenByCondition::*;
 

@@ -23,7 +23,7 @@ constexpr auto check_operator() {
 }
 template <class M>
 constexpr auto check_negation() {
-  constexpr bool kIsMod = sizeof(M) == 0;  // likewise
+  constexpr bool kIsMod = sizeof(M) == 0;  // never true; see check_operator()
   static_assert(kIsMod, "attn: to negate a mask, use attn::not_(mask)");
   return Mods<>();
 }

@@ -63,7 +63,7 @@ struct ScoreTile {
 
 /// Applies mods, which are written for one pair, to a tile. Compilers vectorise these loops. To that end each loop has
 /// a constant trip count (the number of lanes of a vector), stores its results in arrays that nothing can alias, and
-/// has no branches. If one of these is missing, g++ 12 at -O2 does not vectorise.
+/// has no branches. If a loop lacks one of these properties, g++ 12 at -O2 does not vectorise it.
 ///
 /// kSlopes: also computes the derivatives of modded scores, by calling mods with dual numbers.
 template <class T, class Mods, int kBytes, bool kSlopes = false>

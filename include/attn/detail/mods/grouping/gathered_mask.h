@@ -26,7 +26,7 @@ struct GatheredMask : Mask {
   /// Whether the keys of this call are gathered. A mask made for more keys, or for other queries, is evaluated pair by
   /// pair instead.
   bool gathers(const Problem& call) const { return is_made_for(call) && gathering->pays(call); }
-  /// The same for the backward pass, for masks that list keys.
+  /// Whether the backward pass gathers the keys of this call; only for masks that list keys.
   bool gathers_backward(const Problem& call) const { return is_made_for(call) && gathering->pays_backward(call); }
 
  private:

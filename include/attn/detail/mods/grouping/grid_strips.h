@@ -24,7 +24,7 @@ struct GridStrips {
   bool sees_rows_whole = true;
   Index step = 1;            ///< of both lists; see RowList
   std::vector<Index> q, kv;  ///< tokens of all strips
-  WindowTable windows;       ///< in numbers within the strips; those of keys are the same in all strips
+  WindowTable windows;       ///< in numbers within the strips; numbers of keys are the same in all strips
   std::vector<Range> seen;   ///< for each number of the first dimension, the range that its queries see
 
   Index queries() const { return q_shape[0] * q_shape[1] * q_shape[2]; }
@@ -91,7 +91,7 @@ struct StripMask {
   }
 
  private:
-  /// Returns the rows of keys that all of the queries see, and those that any of them sees.
+  /// Returns the range of key rows that all of the queries see, and the range that at least one of them sees.
   std::pair<Range, Range> seen(const Range& q) const {
     const Index row = strips->row_of_queries();
     const Range first = strips->seen[static_cast<std::size_t>(q.begin / row)],
@@ -105,7 +105,7 @@ class StripGathering {
  public:
   /// Queries per tile: one AVX-512 vector of floats. The smaller the tile, the fewer of its pairs are masked: with a
   /// window of 13 x 13, 4 x 4 queries keep 66 % of the pairs with the keys they see and 6 x 8 keep 47 %, while tiles of
-  /// one vector reach 85 to 90 % of the speed of tiles of three.
+  /// one vector reach 85 to 90 % of the speed of tiles of three vectors.
   static constexpr Index kQueries = 16;
 
   StripGathering(const TokenGrid& grid, bool always) : tokens_(grid.tokens()) {
