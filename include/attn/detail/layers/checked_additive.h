@@ -70,15 +70,15 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
 
  private:
   /// Removes the options that the loops must not see: the scale, which belongs to the score's weights; the caller's
-  /// workspace, of which they get the part after the projected rows; and `compute`, since no product is left that the
-  /// matrix unit could round.
+  /// workspace, of which the loops get only the part after the projected rows; and `compute`, since no product is left
+  /// that the matrix unit could round.
   static Options of_loops(Options options) {
     options.scale = 1;
     options.workspace = {};
     options.compute = Compute::native;
     return options;
   }
-  /// Returns a view with the sizes that the loops see, with `hidden` features.
+  /// Returns a view of `t` with `hidden` features, as the loops see it.
   DTypeView<const T> with_features(const DTypeView<const T>& t) const {
     return t.part(0, {t.dim(0), t.dim(1), t.dim(2), parameters.hidden}, t.strides());
   }
@@ -88,7 +88,7 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
 template <class T>
 class ProjectedCall {
  public:
-  /// `workspace` is the caller's and begins with these rows; without one, they are allocated.
+  /// `workspace` is the caller's; its first part holds the projected rows. If it is empty, they are allocated.
   template <class Call>
   explicit ProjectedCall(const Call& call, std::span<std::byte> workspace = {}) : ProjectedCall(call, Sizes()) {
     loops_.workspace = workspace;
@@ -106,7 +106,7 @@ class ProjectedCall {
   }
   ProjectedCall(const ProjectedCall&) = delete;
 
-  /// Returns the workspace bytes that a call needs, for these rows and for the loops.
+  /// Returns the workspace bytes that a call needs for the projected rows and for the loops.
   template <class Call>
   static Index workspace_bytes(const Call& call) {
     const ProjectedCall sizes(call, Sizes());
@@ -159,7 +159,7 @@ class ProjectedCall {
   Index bytes_of(Index rows) const {
     return padded(problem_.batch * rows * problem_.head_dim * static_cast<Index>(sizeof(T)), kAlignment);
   }
-  /// Returns the next bytes of the workspace, or allocates them in `own` if there is none.
+  /// Returns the next bytes of the workspace, or allocates them in `own` if there is no workspace.
   T* take(Tensor<std::byte, 1>& own, Index bytes) {
     std::span<std::byte>& left = loops_.workspace;
     std::byte* from = left.data();

@@ -53,8 +53,8 @@ class ExtraKeys {
     Tensor<computed_t<T>, 1> bias_k, bias_v;
   };
 
-  /// Adds this part of the gradient to `grad_q` and returns the gradients of the added keys and values, given the
-  /// results `out` and `lse` over all keys.
+  /// Adds to `grad_q` the part of the gradient that comes from the added keys, and returns the gradients of the added
+  /// keys and values, given the results `out` and `lse` over all keys.
   template <class Out, class Lse>
   Gradients gradients(const TensorView<T, 4>& grad_q, const TensorView<const T, 4>& grad_out, const Tensor<T, 4>& q,
                       const Out& out, const Lse& lse, const Options& options) const {
@@ -70,7 +70,7 @@ class ExtraKeys {
     return {sum_of_first(grad_k), sum_of_first(grad_v)};
   }
 
-  /// Converts weights of a softmax over some keys into those over all keys.
+  /// Converts weights of a softmax over some keys into weights over all keys.
   template <class Number>
   static void rescale_weights(const TensorView<T, 4>& weights, const Tensor<Number, 3>& own_lse,
                               const Tensor<Number, 3>& lse) {
@@ -93,7 +93,7 @@ class ExtraKeys {
     options.kv_offset = std::nullopt;
     return options;
   }
-  /// The same keys for each of `batch` sequences.
+  /// A view that repeats x, the added keys or values, for each of `batch` sequences.
   static TensorView<const T, 4> for_all(const Tensor<T, 3>& x, Index batch) {
     return {x.data(), {batch, x.dim(0), x.dim(1), x.dim(2)}, {0, x.dim(1) * x.dim(2), x.dim(2), 1}};
   }

@@ -86,7 +86,7 @@ class HeadNorm {
  private:
   static Sum number(T x) { return static_cast<Sum>(static_cast<Number>(x)); }
 
-  /// Calls use(first head, token) for the heads that are normalised together, of each token of a block.
+  /// Calls use(first head, token) for each group of heads that are normalised together, in each token of a block.
   template <class Use>
   void for_each_group(const TensorView<T, 4>& tokens, const Use& use) const {
     for (Index token = 0; token < tokens.dim(2); ++token)

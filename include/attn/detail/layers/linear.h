@@ -24,12 +24,12 @@ struct Linear {
   Index outputs;
 
   /// Maps all tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
-  /// executor, instruction set, `compute` and row_invariant are used. `memory` has the size bytes(), or is empty; the
-  /// call then allocates.
+  /// executor, instruction set, `compute` and row_invariant are used. If `memory` is empty, the call allocates;
+  /// otherwise its size must be bytes().
   void operator()(const T* x, T* y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
     run<kDType == DType::native>(readable(x, inputs), y, tokens, options, memory);
   }
-  /// The same for rows of any strides and dtype.
+  /// As above, for rows of any strides and dtype.
   void operator()(const RowsToRead& x, T* y, Index tokens, const Options& options,
                   std::span<std::byte> memory = {}) const {
     run<false>(x, y, tokens, options, memory);

@@ -33,8 +33,8 @@ void transpose_into(To* to, const From* from, Index rows, Index columns, const O
   });
 }
 
-/// Computes the gradient of y = x * weightᵀ + bias with respect to x: grad_x = grad_y * weight, for all tokens.
-/// Row-major without gaps, as in Linear.
+/// Computes the gradient of y = x * weightᵀ + bias with respect to x: grad_x = grad_y * weight, for all tokens. All
+/// matrices are row-major without gaps, as in Linear.
 template <class T>
 void input_gradient(const Linear<T>& map, const T* grad_y, T* grad_x, Index tokens, const Options& options) {
   if (tokens == 0) return;
@@ -46,7 +46,7 @@ void input_gradient(const Linear<T>& map, const T* grad_y, T* grad_x, Index toke
 /// Accumulates the gradients of y = x * weightᵀ + bias with respect to weight and bias. `bias` may be null.
 ///
 /// 16-bit parameters have 32-bit gradients: sums over many calls would stop growing where a term is less than half a
-/// rounding step of the sum, 1/256 of it in bfloat16.
+/// rounding step of the sum (in bfloat16, 1/256 of the sum).
 template <class T>
 struct LinearGradients {
   using Number = computed_t<T>;
@@ -58,7 +58,7 @@ struct LinearGradients {
   /// Adds grad_yᵀ * x to weight and the sum of the rows of grad_y to bias, for all tokens: x (tokens, inputs) and
   /// grad_y (tokens, outputs). A token whose grad_y is 0 adds nothing, even if its x is not finite: masks may have
   /// dropped it. If `memory` has the size bytes(), nothing is allocated, and the call either adds everything or fails
-  /// before it adds anything. If it is empty, the call allocates.
+  /// before it adds anything. If `memory` is empty, the call allocates.
   void add(const T* x, const T* grad_y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
     const ChosenKernels<Number> kernels = kernels_for(options);
     for (Index first = 0; first < tokens; first += kMost) {
@@ -90,9 +90,9 @@ struct LinearGradients {
   /// Tokens at a time, so that the memory does not grow with their number and long sums are rounded less.
   static constexpr Index kMost = 2048;
   static constexpr Index kOutputs = 32, kFewestOutputs = 8;  ///< outputs whose sums one task computes
-  /// Tokens over which sums stay in registers. With 768 tokens and 128 -> 512 features, half as many are 2 to 15 %
-  /// slower, because sums are stored and loaded more often, and twice as many are 10 % slower, because their data no
-  /// longer fit in the L1 cache.
+  /// Tokens over which sums stay in registers. With 768 tokens and 128 -> 512 features, sums over 128 tokens are 2 to
+  /// 15 % slower, because they are stored and loaded more often, and sums over 512 tokens are 10 % slower, because
+  /// their data no longer fit in the L1 cache.
   static constexpr Index kTogether = 256;
   static constexpr Index kPacked = 32;  ///< tokens that one task packs
   static_assert(kTogether % kPacked == 0 && kPacked <= kOutputs);
@@ -120,7 +120,7 @@ struct LinearGradients {
     return {reinterpret_cast<const std::byte*>(first), kDType, stride, column};
   }
 
-  /// Vectorised over the inputs. Only grad_y is transposed, in a task's own memory.
+  /// Vectorises over the inputs. Only grad_y is transposed, in a task's own memory.
   void add_by_rows(const Tokens& tokens, const ChosenKernels<Number>& chosen, const Options& options,
                    std::span<std::byte> memory) const {
     const KernelFamily<Number>& family = chosen.full_precision;
@@ -194,8 +194,8 @@ struct LinearGradients {
     });
   }
 
-  /// Returns some columns of x, with zeros in place of tokens whose grad_y is 0. Without such tokens this is x itself
-  /// if it needs no conversion, otherwise `copy`.
+  /// Returns some columns of x, with zeros in place of tokens whose grad_y is 0. The result is x itself if there are no
+  /// such tokens and x needs no conversion; otherwise, it is `copy`.
   Rows<Number> adding_rows(const Tokens& tokens, Range some, Range columns, const KernelFamily<Number>& family,
                            Number* copy) const {
     const T* const x = tokens.x + some.begin * inputs + columns.begin;

@@ -235,7 +235,7 @@ class ParameterGradients {
 };
 
 /// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which may be empty
-/// at first, and returns those of the inputs, shaped like Q, K and V.
+/// at first, and returns the gradients of the inputs, shaped like Q, K and V.
 template <class Q, class K, class V, class T, class G, class Out, class M>
 auto layer_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<T>>& sums, const Inputs<T>& inputs,
                      const G& grad_out, const MultiHeadResult<Out, T>& result, const M& mods,

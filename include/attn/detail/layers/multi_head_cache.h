@@ -113,8 +113,8 @@ std::span<const Index> tree_depths(const M& mods) {
     return {};
 }
 
-/// Returns the positions of the tokens x, the nodes of a tree: in each sequence of a cache with a rope, the position
-/// that follows its last row plus their depths. Without a rope there are none.
+/// Returns the positions of the tokens x, which are the nodes of a tree: the position after the last row of the node's
+/// sequence in the cache, plus the depth of the node. If the cache has no rope, the result is empty.
 template <class X, class T, class Number>
 std::vector<Index> positions_of_nodes(const X& x, const TensorView<T, 4>& heads, std::span<const Index> depths,
                                       const KvView<Number>& batch) {
@@ -122,7 +122,7 @@ std::vector<Index> positions_of_nodes(const X& x, const TensorView<T, 4>& heads,
   if (batch.rope() == nullptr) return positions;
   QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
     const Index first = batch.positions(sequence)(batch.length(sequence)), nodes = static_cast<Index>(depths.size());
-    // tree() rejects other numbers of queries.
+    // The index is clamped because tree() rejects a wrong number of tokens only later.
     for (Index i = 0; i < rows.size(); ++i)
       positions.push_back(first + depths[static_cast<std::size_t>(std::min(i, nodes - 1))]);
   });

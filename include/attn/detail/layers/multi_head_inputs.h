@@ -120,7 +120,7 @@ void rotate_heads(const TensorView<T, 4>& query, const TensorView<T, 4>& key, co
       key, [&](Index) { return sizes.kv_offset; }, asked, rotate_tokens);
 }
 
-/// The elements of x without gaps: x itself, or a copy if it has gaps.
+/// The elements of x without gaps: x itself, or a copy if x has gaps.
 template <class T>
 class WithoutGaps {
  public:
@@ -162,8 +162,8 @@ class ProjectedHeads {
   const TensorView<T, 4>& gate() const { return gate_; }
 
  private:
-  /// Projects input `first`, and those after it that share the product. Returns the first input that is not projected
-  /// yet.
+  /// Projects input `first`, and the inputs after it that share its product. Returns the first input that is not
+  /// projected yet.
   std::size_t project(const MultiHeadParameters<T>& parameters, const Inputs<T>& inputs, std::size_t first,
                       std::size_t last, const Options& options) {
     const TensorView<const T, 3>& x = inputs[first];

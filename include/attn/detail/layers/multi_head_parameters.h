@@ -56,8 +56,9 @@ class MultiHeadParameters {
   Index inputs(Input input) const {
     return input == Input::query ? config_.embed_dim : input == Input::key ? config_.key_dim : config_.value_dim;
   }
-  /// Number of heads of an input, and of features of each.
+  /// Number of heads of an input.
   Index heads(Input input) const { return input == Input::query ? config_.heads : config_.kv_heads; }
+  /// Number of features of a head of an input.
   Index head_dim(Input input) const { return input == Input::value ? config_.v_head_dim : config_.head_dim; }
   /// Number of consecutive outputs of the projection of an input that belong to one head. In the projection of the
   /// query, the gate follows the query.
@@ -72,7 +73,7 @@ class MultiHeadParameters {
   }
   static const char* norm_name(Input input) { return input == Input::query ? "q_norm.weight" : "k_norm.weight"; }
 
-  /// Returns the projections of `first` … `last` as one product. More than one needs packed weights.
+  /// Returns the projections of `first` … `last` as one product. More than one input needs packed weights.
   Linear<T> input_projection(Input first, Input last) const {
     const Range rows{rows_of(first).begin, rows_of(last).end};
     const auto weight = named_.weight(kWeights[static_cast<std::size_t>(first)]);
@@ -86,7 +87,7 @@ class MultiHeadParameters {
             weight.dim(0)};
   }
 
-  /// Returns the gradients of these projections, which accumulate into those of all parameters.
+  /// Returns the gradients of a projection, as views of `all`, the gradients of all parameters.
   LinearGradients<T> input_gradients(Parameters<computed_t<T>>& all, Input input) const {
     const auto weight = all.weight(kWeights[static_cast<std::size_t>(input)]);
     return {weight.data(), *config_.in_bias ? all.bias("in_proj_bias").data() + rows_of(input).begin : nullptr,

@@ -172,14 +172,15 @@ auto result_over(const MultiHeadParameters<T>& layer, const X& x, const Projecte
   return join_heads<Q>(layer, attended_over(layer, x, heads, batch, mods, options), options);
 }
 
-/// Appends tokens x to a cache and computes the layer's result for them. If it throws, the cache is as it was before.
+/// Appends tokens x to a cache and computes the layer's result for them. If it throws, the cache is as it was before,
+/// except that tokens may have left a window.
 template <class T, class X, class Cache, class M>
 auto append_and_attend(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs, Cache& cache,
                        const M& mods, const MultiHeadOptions& options) {
   check_inputs<T>(layer.config(), inputs);
   check_cache(layer, x, inputs[0], cache.view());
   const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::value, options.attention);
-  AppendUndo undo(cache);  // first, because it lets windows slide
+  AppendUndo undo(cache);  // first, because its constructor slides windows
   AppendOptions appended;
   if (const auto depths = tree_depths(mods); !depths.empty())
     appended.positions = positions_of_nodes(x, heads.key(), depths, cache.view());

@@ -80,7 +80,7 @@ class Parameters {
     with_view(values, to, [&](const auto& from) { copy(name, to, from); });
   }
 
-  /// The same for rows of a parameter from `first` on, as many as `values` has.
+  /// Copies `values` into the rows of a parameter from row `first` on.
   template <class X>
   void load_rows(std::string_view name, Index first, const X& values) {
     Found to = find(name);
