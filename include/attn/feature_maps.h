@@ -68,9 +68,9 @@ struct FavorFeatures {
 /// if scale * |query + key|^2 is 2, and 3.4 if it is 8. So the estimate suits queries and keys of small norm; no m
 /// compensates for large norms.
 ///
-/// The draws depend only on `seed` and head_dim, and are the same for all heads. The first call makes them, and the map
-/// stores them, so create the map once. Features of keys overflow if e^(w_i * x - |x|^2 / 2) does (an exponent above 88
-/// in float); the exponent is at most |w_i|^2 / 2, about head_dim / 2.
+/// The draws depend only on `seed` and head_dim, and are the same for all heads. The first call makes the draws, and
+/// the map stores them, so create the map once. Features of keys overflow if e^(w_i * x - |x|^2 / 2) does (an exponent
+/// above 88 in float); the exponent is at most |w_i|^2 / 2, about head_dim / 2.
 /// @throws std::invalid_argument unless features is positive.
 inline FavorFeatures favor(Index features, std::uint64_t seed) {
   detail::require(features > 0, "favor: features must be positive, but is ", features);

@@ -286,7 +286,7 @@ class KvCache {
     return t.part(first * t.stride(0), {count, t.dim(1), len, t.dim(3)}, t.strides());
   }
 
-  /// Appends lens[i] tokens to sequence i: the tokens of batch element i or, if `ragged`, those that follow the tokens
+  /// Appends lens[i] tokens to sequence i: the tokens of batch element i or, if `ragged`, the tokens that follow those
   /// of sequence i - 1.
   void append(const detail::KernelFamily<Computed>& kernels, const View& k, const View& v, Index batch,
               std::span<const Index> lens, bool ragged, const AppendOptions& options) {

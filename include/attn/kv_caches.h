@@ -167,7 +167,7 @@ class KvCaches {
 
   /// Begins a step that appends `tokens` tokens to each of the sequences, in all layers. It takes the pages of all
   /// layers at once. Positions in `options` apply to all layers with a rope. If `options` has none, the step uses the
-  /// positions that the first layer with a rope passes to append().
+  /// positions passed to the first append() of a layer with a rope.
   /// @throws OutOfPages if there are too few free pages; std::invalid_argument if a step is open, a sequence does not
   /// exist or appears twice, or positions do not fit.
   template <std::integral N>
@@ -370,8 +370,8 @@ class KvLayer {
     restore(true);
   }
 
-  /// The positions of a step's tokens are those that step() was given, or else those of the first layer with a rope.
-  /// All other layers must give the same positions, or none.
+  /// The positions of a step's tokens are those that step() was given, or else those passed to the first append() of a
+  /// layer with a rope. All other layers with a rope must give the same positions, or none.
   void decide_positions(const std::vector<Index>& given) {
     const detail::OpenStep& step = caches_->opened(step_);
     bool are_decided = step.has_positions;

@@ -17,8 +17,8 @@ auto token_rows(const char* name, X&& x) {
   return v.reshape(v.dim(0) * v.dim(1), v.dim(2));
 }
 
-/// Returns the linear map y = x * weightᵀ after checking the sizes of `weight`, or of its gradient, against those of
-/// inputs and outputs.
+/// Returns the linear map y = x * weightᵀ after checking the sizes of `weight`, or of its gradient, against the sizes
+/// of inputs and outputs.
 template <class W, class X, class Y>
 Linear<std::remove_const_t<X>> checked_linear(const TensorView<W, 2>& weight, const TensorView<X, 2>& x,
                                               const char* x_name, const TensorView<Y, 2>& y, const char* y_name) {

@@ -145,7 +145,7 @@ class MultiHeadAttention {
   ///
   /// @param grad_out  shaped like out, with scalar type T.
   /// @param result    the result of the call with the same inputs, mods, options and parameters.
-  /// @param options   those of that call; only path, executor and instruction set may differ.
+  /// @param options   the options of that call; only path, executor and instruction set may differ.
   /// @returns gradients shaped like query, key and value. If the same object was passed for several of these, its
   /// gradient is the sum of their gradients: g.all() is the gradient of x in mha(x, x, x), and g.key_and_value() is the
   /// gradient of m above. PyTorch adds these sums to x.grad and m.grad.
@@ -290,8 +290,8 @@ class MultiHeadAttention {
         tokens, [&](const Inputs& inputs) { detail::append_only(parameters_, tokens, inputs, cache, options); });
   }
 
-  /// Creates a KvCache of scalar type S for this layer. Its kv_heads, head_dim, v_dim and rope are the layer's; those
-  /// in `sizes` are ignored.
+  /// Creates a KvCache of scalar type S for this layer. Its kv_heads, head_dim, v_dim and rope are the layer's; these
+  /// members of `sizes` are ignored.
   template <class S = T>
   KvCache<S> make_cache(const KvCacheConfig& sizes = {}) const {
     return KvCache<S>(fitted(sizes));

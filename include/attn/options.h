@@ -96,9 +96,9 @@ struct Options {
   /// not read. Sinks are included only by a call without accumulate; that call may have no keys. With sigmoids, the
   /// call adds to out, and there is no lse. Each call rounds a 16-bit output; a float output is not rounded.
   ///
-  /// attention_backward_into() adds to the contents of its gradients, except those of sinks, which only a call without
-  /// accumulate computes. Pass the out and lse of all keys with each part. All functions that return their result
-  /// reject accumulate.
+  /// attention_backward_into() adds to the contents of its gradients, except the gradients of sinks, which only a call
+  /// without accumulate computes. Pass the out and lse of all keys with each part. All functions that return their
+  /// result reject accumulate.
   bool accumulate = false;
 
   /// Runs the tasks. The default is all cores, or the calling thread alone if there is little work. Results are

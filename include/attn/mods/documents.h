@@ -46,8 +46,8 @@ struct DocumentTable {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 };
 
-/// The keys that each query of documents_at() sees: those of its document. Neither `begin` nor `end` decreases from one
-/// query to the next.
+/// The keys that each query of documents_at() sees: the keys of its document. Neither `begin` nor `end` decreases from
+/// one query to the next.
 struct PackedDocuments {
   std::vector<Index> begin, end;  ///< one per query
 

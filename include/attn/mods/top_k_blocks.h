@@ -54,8 +54,8 @@ Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> pooled_rows(co
 template <class T>
 void choose_blocks(const TopKBlocks& config, const Range& positions, const T* scores, Index blocks, bool* kept,
                    std::vector<Index>& order) {
-  // Blocks before that of the first query may be chosen. Those from there to the block of the last query are always
-  // kept.
+  // Blocks before the block of the first query may be chosen. The blocks from that one to the block of the last query
+  // are always kept.
   Index candidates = blocks, own_end = blocks;
   if (config.causal) {
     candidates = std::clamp<Index>(floor_div(positions.begin, config.block_kv), 0, blocks);

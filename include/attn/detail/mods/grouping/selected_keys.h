@@ -187,7 +187,8 @@ struct ListedKeys {
   }
 };
 
-/// Mask that keeps the entries of a query's list and drops those after its end. Positions are indices into the lists.
+/// Mask that keeps the entries of a query's list and drops the indices after its end. Positions are indices into the
+/// lists.
 struct OwnEntries {
   const KeyLists* lists;
   Index first;  ///< index of the list of sequence 0 and head 0

@@ -38,7 +38,7 @@ struct GridAxis {
     if (intersect(seen(q), kv).empty()) return Coverage::none;
     if (dilation > 1 && !has_multiple({q.begin - (kv.end - 1), q.end - kv.begin}, dilation)) return Coverage::none;
     if (dilation > 1 && (q.size() > 1 || kv.size() > 1)) return Coverage::some;
-    // Windows never move back as queries advance, so those of the first and last query decide.
+    // Windows never move back as queries advance, so the windows of the first and the last query decide.
     const Index group = q.begin % dilation, begin = q.begin / dilation, last = (q.end - 1) / dilation;
     const Range all{first(last, group), first(begin, group) + window};
     const Range numbers{kv.begin / dilation, (kv.end - 1) / dilation + 1};
