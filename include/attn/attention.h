@@ -110,8 +110,8 @@ requires(!detail::KvSource<K>) Explanation
 /// per query. If there are few queries and many keys, each of up to 64 splits of the keys adds a partial result. If
 /// keys and values exceed the cache and the heads of a token are adjacent in memory, a thread processes single queries
 /// of up to eight heads at a time and needs memory for each of these heads. The size depends on the sizes, strides and
-/// scalar types of the arguments, on the executor, on the instruction set, and on strided_sparse() and fixed_sparse(),
-/// but not on other mods.
+/// scalar types of the arguments, on the options, and on mods that group tokens or list keys, such as strided_sparse()
+/// and select(); with row_invariant also on sinks() and dropout().
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;

@@ -105,14 +105,15 @@ class PagedKvCache {
 
   /// Adds a sequence with the tokens of another, or with the first `length` of them, and returns its number. The two
   /// share their pages; a shared page that is not full is copied when one of them appends to it.
-  /// @throws std::invalid_argument if there is no such sequence, or if the sequence has fewer than `length` tokens.
+  /// @throws std::invalid_argument if there is no such sequence, or if the sequence has fewer than `length` tokens;
+  /// after tokens have left a window without sinks, also if `length` is shorter than the window.
   Index fork(Index sequence, std::optional<Index> length = std::nullopt) { return tables_.fork(sequence, length); }
 
   /// Removes a sequence and frees the pages that no other sequence uses.
   void release(Index sequence) { tables_.release(sequence); }
 
   /// Keeps the first `length` tokens of a sequence, removes the others, and frees pages that no sequence uses any more.
-  /// @throws std::invalid_argument if the sequence has fewer tokens.
+  /// @throws std::invalid_argument as fork().
   void truncate(Index sequence, Index length) { tables_.truncate(sequence, length); }
 
   /// Removes tokens begin … end - 1 of a sequence. The row numbers of later tokens decrease by end - begin. With a
@@ -126,8 +127,8 @@ class PagedKvCache {
   /// drop of whole pages moves no values; without a rope or with `keep_positions`, it moves nothing at all. Pages that
   /// no sequence uses any more are freed. A shared page is copied before it is changed, so that other sequences keep
   /// their tokens.
-  /// @throws std::invalid_argument unless 0 <= begin <= end <= length; OutOfPages if copies of shared pages
-  /// need more pages than are free. The cache is then unchanged.
+  /// @throws std::invalid_argument unless 0 <= begin <= end <= length, or if tokens have left a window without sinks;
+  /// OutOfPages if copies of shared pages need more pages than are free. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
     tables_.check_nothing_has_left("drop", sequence);
     keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
@@ -136,8 +137,8 @@ class PagedKvCache {
   /// Keeps only the given rows of a sequence, as policies that evict the keys of lowest weight do (Zhang et al. 2023,
   /// "H2O"; Li et al. 2024, "SnapKV"). The rows must increase. The tokens of all other rows are removed as by drop(),
   /// with the same options.
-  /// @throws std::invalid_argument unless rows increase and exist; OutOfPages if copies of shared pages need
-  /// more pages than are free. The cache is then unchanged.
+  /// @throws std::invalid_argument unless rows increase and exist, or if tokens have left a window without sinks;
+  /// OutOfPages if copies of shared pages need more pages than are free. The cache is then unchanged.
   void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
     tables_.check_nothing_has_left("retain", sequence);
     keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
@@ -154,8 +155,8 @@ class PagedKvCache {
   ///     cache.accept(sequence, {0, 2, 5});
   ///
   /// @throws std::invalid_argument unless `path` lists nodes in increasing order and, with a rope, each node is one
-  /// position after the one before it; OutOfPages if copies of shared pages need more pages than are free. The cache is
-  /// then unchanged.
+  /// position after the one before it, or if fewer tokens would remain than fork() allows; OutOfPages if copies of
+  /// shared pages need more pages than are free. The cache is then unchanged.
   void accept(Index sequence, const Indices& path) {
     keep(sequence, tables_.rows_of_path(sequence, path.values), true);
   }

@@ -15,7 +15,7 @@ namespace attn {
 ///                          0 1 1 1 0
 ///
 /// @throws std::invalid_argument from the attention call, unless there is one range per batch element and 0 <= begin <=
-/// end <= kv_len.
+/// end <= kv_len. With a kv_offset, kv_len does not count all keys, so only negative ends and beginnings are rejected.
 inline auto key_ranges(Indices begin, Indices end) {
   return bind_mod([begin = std::move(begin.values), end = std::move(end.values)](const Problem& problem) {
     detail::check_key_lengths(end, problem, "key_ranges: end");

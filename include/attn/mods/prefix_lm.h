@@ -18,7 +18,7 @@ namespace attn {
 ///                   1 1 1 1
 ///
 /// @throws std::invalid_argument from the attention call, unless there is one length per batch element, each in
-/// 0..kv_len.
+/// 0..kv_len. With a kv_offset, kv_len does not count all keys, so only negative lengths are rejected.
 inline auto prefix_lm(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_key_lengths(lengths, problem, "prefix_lm");
