@@ -8,8 +8,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// One call. `tensors` has queries, keys and values; `out` and `lse` are those of the forward pass. Null mods: nothing
-/// is changed or dropped; null slopes: no score is changed; null grad_lse: zero.
+/// One call. `tensors` has queries, keys and values; `out` and `lse` are those of the forward pass. If `mods` is null,
+/// no score is changed and no pair is dropped; if `slopes` is null, no score is changed. A null grad_lse means zeros.
 template <class T>
 struct BackwardCall {
   CallTensors<T> tensors;

@@ -21,8 +21,8 @@ Index backward_bytes_of(const Plan& plan, int workers) {
 
 /// Runs a backward pass on a few groups at a time, to bound its memory. For each such set of groups it calls `before`,
 /// loop.run() for all tasks, and then `after`. It sums the parameter gradients of the tasks in a fixed order, so
-/// results do not depend on threads. `before` and `after` get for_all(count, visit), which distributes
-/// visit(group_memory, group, i, worker_memory) for i in 0..`count` - 1 of each group.
+/// results do not depend on threads. `before` and `after` get for_all(count, visit), which calls visit(group_memory,
+/// group, i, worker_memory) for i in 0..`count` - 1 of each group, distributed over the workers.
 template <class T, class Plan, class Loop, class Before, class After>
 void run_groups(const BackwardCall<T>& call, const Plan& plan, const Loop& loop, const Workers& workers,
                 const Options& options, const Before& before, const After& after) {

@@ -40,8 +40,8 @@ class BackwardLoop {
     family_.load_columns(p.query, width, query, count, family_.format.row(head_dim), before(scale_));
     plan_.kernels().pack_panels(query, count, head_dim, before(scale_), p.query_panels);
     p.finite = exact.all_finite(in_full(query, call_.tensors.q), count, head_dim);
-    // Dropout multiplies the weights that it keeps by a factor. Here, grad_out is multiplied by it instead, once for
-    // all products.
+    // Dropout multiplies the weights that it keeps by a factor. Here, that factor is applied to grad_out instead, once
+    // for all products.
     const Rows<T> grad_out = rows_as(family_, call_.grad_out, m.rows);
     family_.load_columns(p.grad_out, width, grad_out, count, family_.format.row(v_dim), before(kept_factor_));
     plan_.kernels().pack_panels(grad_out, count, v_dim, before(kept_factor_), p.grad_out_panels);
@@ -183,7 +183,7 @@ class BackwardLoop {
     score(kernels, p.grad_out, m.grad_scores, keys.value, problem_.v_dim, kept_factor_);
     score(other ? other->family.set_for(rows_of_tile) : kernels, p.query, m.scores, keys.key, problem_.head_dim,
           scale_);
-    // If mods learn, LearnedMods computes the derivatives of the scores, further down, along with the gradients of the
+    // If mods learn, LearnedMods (below) computes the derivatives of the scores along with the gradients of the
     // parameters.
     const bool modded = masked || call_.has_scores();
     if (m.raw) std::copy_n(m.scores, count * kernels.queries, m.raw);
@@ -249,12 +249,13 @@ class BackwardLoop {
                    packed);
   }
 
-  /// A product's scale is applied either to an operand, by before(), or to the result, by after(); the other returns 1.
+  /// A product's scale is applied either to an operand, by before(), or to the result, by after(). The other function
+  /// then returns 1.
   T before(T factor) const { return family_.format.scales_queries ? factor : T(1); }
   T after(T factor) const { return family_.format.scales_queries ? T(1) : factor; }
 
-  /// Stores the sums that add_rows() computed in the caller's tensor. Each is a row of `dim` elements, padded to
-  /// `stride`.
+  /// Stores the sums that add_rows() computed: copies their rows of `dim` elements, padded to `stride`, to the caller's
+  /// tensor.
   void store(T* from, Index stride, Index count, Index dim, T factor, const RowsToWrite& rows) const {
     plan_.kernels().finish_rows(from, count, stride, factor);
     if (call_.accumulates) add_rows_of(rows, count, dim, from, stride, 1);
@@ -278,7 +279,7 @@ class BackwardLoop {
   const Problem& problem_;
   const KernelFamily<T>& family_;
   BackwardTiles<T> key_tiles_;
-  T scale_, kept_factor_;  ///< of dropout
+  T scale_, kept_factor_;  ///< kept_factor_: of dropout
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -14,11 +14,11 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 struct PreparedQueries {
   QueryTile queries;
-  Range visited;       ///< keys
+  Range visited;       ///< the keys to visit
   bool finite;         ///< whether all queries and output gradients are finite
   T* query;            ///< (head_dim, queries), scaled if kernels expect that
   T* grad_out;         ///< (v_dim, queries)
-  T* query_panels;     ///< the same as panels, (queries, key_row)
+  T* query_panels;     ///< query as panels, (queries, key_row)
   T* grad_out_panels;  ///< grad_out as panels, (queries, value_row)
   T* lse;
   T* lse_rest;  ///< the part of lse lost to rounding
@@ -34,7 +34,7 @@ struct WorkerMemory {
   T* tile_max;
   T *rows, *more_rows;           // (queries, head_dim or v_dim)
   T *packed_key, *packed_value;  // (keys of a chunk, head_dim), (…, v_dim)
-  T *arranged_key, *weights;     // (keys of a chunk, head_dim) and (keys, queries) rearranged, if kernels expect it
+  T *arranged_key, *weights;     // (keys of a chunk, head_dim) and (keys, queries), if kernels expect another order
   T *grad_key, *grad_value;      // (keys of a chunk, key_row), (…, value_row)
   T* raw;                        // (keys, queries): scores before all mods, if mods learn
   bool* dropped;                 // (keys, queries)
@@ -54,9 +54,10 @@ class BackwardPlan {
         kernels_(backward_kernels_of(chosen, problem)),
         tiles_(chosen.family, problem.q_len, false) {
     // Eight tasks keep a few workers busy, even if causal masks make some longer than others. Each part of the keys has
-    // its own gradient of all queries, and each part of the queries one of all keys: parts shorter than 256 tokens
-    // would spend more than a few per cent of their time summing those. With sixteen parts of the keys, one head of
-    // 4096 tokens takes sixteen cores half the time, but memory grows fourfold from 2048 tokens to 4096.
+    // its own gradient of all queries, and each part of the queries one of all keys. Summing these gradients would take
+    // more than a few per cent of the time if parts were shorter than 256 tokens. Sixteen parts of the keys would halve
+    // the time that one head of 4096 tokens takes on sixteen cores, but memory would grow fourfold from 2048 tokens to
+    // 4096.
     constexpr Index kMost = 8, kLeast = 256;
     const Index rows = problem.heads / problem.kv_heads * problem.q_len;
     key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);
@@ -110,8 +111,8 @@ class BackwardPlan {
   Index row(Index dim) const { return std::max(dim, family().format.row(dim)); }
   Index arranged_row() const { return family().format.arranges_values ? row(problem_.head_dim) : 0; }
   Index arranged_weights() const { return family().format.arranges_values ? kKeyTile * most_queries() / 2 : 0; }
-  /// Elements of the gradient of a tile's queries, including the columns that the kernel adds. The gradient of their
-  /// score weights follows it.
+  /// Elements of the gradient of a tile's queries, (grad_query_dim(), queries), including the rows that the kernel
+  /// adds. If the score has weights, their gradient follows that of the queries.
   Index grad_query_size() const { return padded(grad_query_dim(), family().format.out) * most_queries(); }
   Index grad_query_dim() const { return problem_.head_dim * (learned_.score_weights ? 2 : 1); }
 
@@ -132,7 +133,7 @@ class BackwardPlan {
     return std::min(groups(), std::max(for_tasks, static_cast<Index>(std::min(wanted, 1e6))));
   }
 
-  /// Bytes per group, for the gradients of mods' parameters, and per worker, in whole cache lines.
+  /// Bytes of memory, each in whole cache lines: per group, for the gradients of mods' parameters, and per worker.
   Index group_bytes() const {
     return tiles_of_group() * tile_bytes_ + partials() * static_cast<Index>(sizeof(T)) + tasks_of_group() * own_sums();
   }
@@ -160,8 +161,8 @@ class BackwardPlan {
     return p;
   }
 
-  /// If a group's queries are split into several parts: a part's gradients of all keys and values, (kv_len, key_row)
-  /// and (kv_len, value_row).
+  /// A part's gradients of all keys and values, (kv_len, key_row) and (kv_len, value_row), if a group's queries are
+  /// split into several parts.
   T* grad_key_of(std::byte* group_memory, Index query_part) const {
     T* const first = reinterpret_cast<T*>(group_memory + tiles_of_group() * tile_bytes_);
     return first + query_part * problem_.kv_len * (key_row() + value_row());
@@ -170,7 +171,8 @@ class BackwardPlan {
     return grad_key_of(group_memory, query_part) + problem_.kv_len * key_row();
   }
 
-  /// The gradients of mods' parameters: sums() of all tasks, and sums_of() one task if tasks have their own.
+  /// The gradients of mods' parameters: sums() has those of all tasks, and sums_of() those of one task if tasks have
+  /// separate sums.
   using Sum = GradientSum<T>;
   const LearnedSizes& learned() const { return learned_; }
   Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }

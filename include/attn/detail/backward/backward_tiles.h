@@ -32,7 +32,7 @@ class BackwardTiles {
             const WorkerMemory<T>& m) const {
     const Index first = i * kKeyTile;
     keys = {};
-    keys.checked = plan_.on_matrix_unit();  // its tensors are known to be finite
+    keys.checked = plan_.on_matrix_unit();  // tensors that suit the matrix unit are finite
     keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
     const auto rows = [&](const KvRows<T>& t, Index dim, T* packed) {
       return kv_rows_of(family_, t, batch, kv_head, keys.range, family_.format.keys, packed + first * plan_.row(dim));

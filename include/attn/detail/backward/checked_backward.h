@@ -71,7 +71,7 @@ DTypeView<T> checked_gradient(Grad&& grad, const DTypeView<const T>& of, const c
   }
 }
 
-/// The mods of a call as the loops of a backward pass see them. Null if there is nothing to do.
+/// The mods of a call as the loops of a backward pass see them. Each pointer is null if no mod needs it.
 template <class T, class Mods>
 class BackwardMods {
  public:
@@ -146,7 +146,7 @@ class CheckedBackward {
 
   auto gradients() const { return in_.gradients(); }
 
-  /// `learned` receives the gradients of the mods' parameters; null: the mods' own tensors do.
+  /// `learned` receives the gradients of the mods' parameters; if it is null, the mods' own tensors receive them.
   template <class GQ, class GK, class GV>
   void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
            const LearnedMods<T>* learned = nullptr) const {
@@ -176,7 +176,7 @@ class CheckedBackward {
     backward<T>(made, options);
   }
 
-  /// The same for gradients in the caller's memory; see CheckedCall::caller_tensors().
+  /// Like run(), for gradients in the caller's memory; see CheckedCall::caller_tensors().
   template <class GQ, class GK, class GV>
   void run_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
                 const LearnedMods<T>* learned = nullptr) const {
@@ -197,7 +197,7 @@ class CheckedBackward {
  private:
   static constexpr const char* kNames[] = {"grad_query", "grad_key", "grad_value"};
 
-  DTypeView<const T> given_out_, out_;  ///< the caller's, and the same before rounding
+  DTypeView<const T> given_out_, out_;  ///< the caller's output, and that output before rounding
   TensorView<const T, 3> lse_;
   LseRests<T> lse_rests_;
 };

@@ -8,7 +8,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Bytes of memory that such a call needs.
+/// Bytes of memory that a backward pass over listed keys needs.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index listed_backward_bytes(const Problem& problem, const LearnedSizes& learned, const ListGathering& gathering,
                             const KernelChoice<T>& kernels, const Options& options) {

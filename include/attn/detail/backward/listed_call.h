@@ -30,7 +30,7 @@ class ListedCall {
   virtual void with_mods(Index batch, const Use& use) const = 0;
 };
 
-/// The ListedCall of `mods`, to which it keeps a reference. ModsAsSeen: BackwardMods.
+/// The ListedCall of `mods`, to which it keeps a reference. `ModsAsSeen` is BackwardMods.
 template <class T, class Mods, template <class, class> class ModsAsSeen>
 class ListedCallOf final : public ListedCall<T> {
  public:

@@ -11,9 +11,9 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// Each sum is computed by one task, in the order of a list, so results do not depend on threads. All products use the
-/// kernels of single queries (see DecodeKernels): the gradient of a key is a sum of queries, gathered as keys are in
-/// the forward pass. For each listed pair, the first loop passes the weight and the gradient of the score on to the
-/// second.
+/// kernels of single queries (see DecodeKernels): the gradient of a key is a weighted sum of queries, which are
+/// gathered as keys are in the forward pass. For each listed pair, the first loop passes the weight and the gradient of
+/// the score on to the second.
 template <class T>
 class ListedLoop {
  public:
@@ -145,8 +145,8 @@ class ListedLoop {
       if (lse == -kInfinity) lse = 0;
       if (call_.grad_lse.data()) delta -= call_.grad_lse(query.batch, head, query.row);
     }
-    // Dropout multiplies the weights that it keeps by a factor. Here, grad_out is multiplied by it instead, once for
-    // all products.
+    // Dropout multiplies the weights that it keeps by a factor. Here, that factor is applied to grad_out instead, once
+    // for all products.
     family_.multiply(grad_out, grad_out, v_dim, kept_factor_);
   }
 
@@ -158,7 +158,7 @@ class ListedLoop {
     const Coverage coverage = mods.tile ? mods.tile->coverage(plan_.vectors(), tile) : Coverage::all;
     const bool modded = coverage != Coverage::all || (mods.tile && mods.tile->has_scores()), learns = m.raw != nullptr;
     if (learns) std::copy_n(m.scores, count, m.raw);
-    // If mods learn, LearnedMods computes the derivatives of the scores, further down, along with the gradients of the
+    // If mods learn, LearnedMods (below) computes the derivatives of the scores along with the gradients of the
     // parameters.
     const bool with_slopes = mods.slopes && !learns;
     if (with_slopes)
@@ -241,7 +241,7 @@ class ListedLoop {
   const Problem& problem_;
   const KeyLists& lists_;
   const KernelFamily<T>& family_;
-  T scale_, kept_factor_;  ///< of dropout
+  T scale_, kept_factor_;  ///< kept_factor_: of dropout
 };
 
 }  // namespace ATTN_BUILT_FOR

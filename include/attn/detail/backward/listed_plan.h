@@ -81,7 +81,7 @@ class ListedPlan {
   /// Index of the first list of a head.
   Index first_list(Index batch, Index head) const { return lists_.number(batch, head / heads_of_list_, 0); }
 
-  /// Number of tasks of a group in the first loop, and in the second. Those of the first have no pair in common.
+  /// Number of tasks of a group in the first loop, and in the second. Tasks of the first loop have no pair in common.
   Index tasks_of_group() const { return tasks(problem_.q_len); }
   Index key_tasks() const { return tasks(problem_.kv_len); }
   Range queries_of(Index task) const { return share(problem_.q_len, task, tasks_of_group()); }
@@ -97,7 +97,7 @@ class ListedPlan {
     return std::min(groups(), ceil_div(Index(4) * workers, std::max<Index>(tasks_of_group(), 1)));
   }
 
-  /// Bytes per group, per worker, and for the gradients of mods' parameters, in whole cache lines.
+  /// Bytes of memory, each in whole cache lines: per group, per worker, and for the gradients of mods' parameters.
   Index group_bytes() const { return pairs_bytes() + tasks_of_group() * own_sums(); }
   Index worker_bytes() const {
     return Arena<T>::count([&](Arena<T>& arena) { lay_out_worker(arena); });
@@ -119,7 +119,8 @@ class ListedPlan {
     return lay_out_pairs(arena).of(head);
   }
 
-  /// The gradients of mods' parameters: sums() of all tasks, and sums_of() one task if tasks have their own.
+  /// The gradients of mods' parameters: sums() has those of all tasks, and sums_of() those of one task if tasks have
+  /// separate sums.
   Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
   Sum* sums_of(std::byte* group_memory, Index task) const {
     std::byte* const first = group_memory + pairs_bytes();

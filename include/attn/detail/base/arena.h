@@ -37,7 +37,7 @@ class Arena {
   Index taken() const { return taken_; }
 
   /// Returns the number of bytes that lay_out(arena) takes, in whole cache lines, so that two workers never write to
-  /// the same one.
+  /// the same line.
   template <class LayOut>
   static Index count(const LayOut& lay_out) {
     Arena counting(nullptr);

@@ -10,7 +10,8 @@
 #define ATTN_X86 0
 #endif
 
-// 32 registers of 128 bits, with conversions of binary16. 32-bit ARM has fewer and flushes denormals to 0.
+// NEON as on 64-bit ARM: 32 registers of 128 bits, and conversions of binary16. 32-bit ARM has fewer registers and
+// flushes denormals to 0.
 #if defined(__aarch64__) && defined(__ARM_NEON) && defined(__GNUC__)
 #define ATTN_NEON 1
 #else
@@ -24,7 +25,7 @@
 #define ATTN_BF16 0
 #endif
 
-// The matrix unit must be requested from the operating system, which is implemented for Linux only: see
+// The matrix unit must be requested from the operating system. The request is implemented for Linux only: see
 // amx_permitted().
 #if ATTN_BF16 && defined(__linux__)
 #define ATTN_AMX 1
@@ -57,8 +58,8 @@ constexpr std::ptrdiff_t kMostOnStack = 16 * 1024;
 constexpr std::ptrdiff_t kMostOnStack = 32 * 1024;
 #endif
 
-/// Whether prefetching does anything. WebAssembly has no such instruction, but clang keeps the loops around one: with
-/// them, a call with head_dim 32 took 1.08 times as long.
+/// Whether prefetching does anything. WebAssembly has no prefetch instruction, but clang keeps the loops around
+/// prefetches: with these loops, a call with head_dim 32 took 1.08 times as long.
 #if defined(__wasm__)
 constexpr bool kPrefetches = false;
 #else

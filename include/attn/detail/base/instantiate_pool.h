@@ -8,7 +8,8 @@
 
 namespace attn::detail {
 
-// Each instantiate_*.h header includes this. If a program has them in several units, the linker keeps one copy.
+// Each instantiate_*.h header includes this one. If a program includes such headers in several units, the linker keeps
+// one copy of these functions.
 template std::shared_ptr<const Executor::Backend> make_pool<>(int, double);
 template int usable_cpus<>();
 

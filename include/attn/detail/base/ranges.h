@@ -10,8 +10,8 @@ namespace attn::detail {
 
 constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vector register
 
-/// Division rounded towards plus and towards minus infinity, and the remainder of the latter: positions of queries may
-/// be negative. The divisor is positive. No intermediate result overflows.
+/// Division rounded towards plus and towards minus infinity, and the remainder of the latter. The dividend may be
+/// negative, as positions of queries may be; the divisor is positive. No intermediate result overflows.
 template <class N>
 constexpr N ceil_div(N n, std::type_identity_t<N> by) {
   if (by == 1) return n;  // see divide()

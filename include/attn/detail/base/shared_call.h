@@ -22,12 +22,12 @@ inline bool inside_openmp_region() { return false; }
 #endif
 
 /// One call of run(). It lives on its caller's stack: a thread may access it only if it has begun to help before the
-/// caller took its requests back.
+/// caller withdrew its requests.
 ///
 /// Each worker begins with its own share, which is a run of neighbouring tasks, and then takes tasks of the workers
-/// after it. So a thread usually works on the same rows in one call after another, and they are still in its caches.
-/// With one counter for all workers, a single query over 8 heads of 1024 keys took 16 threads (each with an L2 of 2
-/// MiB) 1.6 times as long, and a training step of a small GPT took 8 threads 1.15 times as long.
+/// after it. So a thread usually works on the same rows in successive calls, and finds them in its caches. With one
+/// counter for all workers, a single query over 8 heads of 1024 keys took 16 threads (each with an L2 of 2 MiB) 1.6
+/// times as long, and a training step of a small GPT took 8 threads 1.15 times as long.
 class SharedCall {
  public:
   SharedCall(TaskRef task, Index tasks, int workers)
@@ -111,10 +111,10 @@ class Mailbox {
     return true;
   }
   /// Sequentially consistent: a thread that goes to sleep sets its flag and then checks this, and a caller posts its
-  /// request and then checks the flag.
+  /// request and then checks the flag. So at least one of them sees what the other has done.
   bool is_idle() const {
     const std::uintptr_t content = content_.load();
-    return content == kIdle || content == kReserved;  // the request is about to come
+    return content == kIdle || content == kReserved;  // kReserved: the request is about to come
   }
   bool holds(const SharedCall& call) const { return (content_.load() & ~kBegun) == asked(call); }
 

@@ -43,7 +43,7 @@ class Crowding {
   }
 
   static bool is_crowded(Clock::time_point now) {
-    // The caller also needs a processor.
+    // The caller also needs a processor, so the awake threads alone must be fewer than the processors.
     return cpus().has_quota || awake_.load(std::memory_order_relaxed) >= cpus().count ||
            now.time_since_epoch().count() < crowded_until_.load(std::memory_order_relaxed);
   }
@@ -186,8 +186,8 @@ class ThreadPool final : public Executor::Backend {
     call.rethrow();
   }
 
-  /// Wakes a few of the threads that a call has asked. Each of them does the same while tasks are left. A wake-up costs
-  /// its caller a quarter of the time that passes until the thread runs.
+  /// Wakes a few of the threads that a call has asked. Each woken thread wakes a few more while tasks are left. A
+  /// wake-up costs its caller a quarter of the time that passes until the thread runs.
   void wake_some(Call& call) const {
     constexpr int kFew = 4;
     for (int woken = 0; woken < kFew && call.has_tasks();) {
@@ -198,8 +198,8 @@ class ThreadPool final : public Executor::Backend {
     }
   }
 
-  /// std::thread's symbols are visible even where attn's are hidden. Hence the void*: if their names contained a type
-  /// of attn, a shared library would export them.
+  /// std::thread's symbols are visible even where attn's are hidden. A shared library would export them if their names
+  /// contained a type of attn; hence the void*.
   static void serve(void* of_thread) {
     Helper& helper = *static_cast<Helper*>(of_thread);
     const ThreadPool& pool = *helper.pool;

@@ -84,7 +84,7 @@ inline CpuLimits cpu_limits() {
   CpuLimits limits{std::max(1, static_cast<int>(std::thread::hardware_concurrency())), false};
 #ifdef __linux__
   // The affinity of the main thread: others may be bound to fewer processors. glibc's hardware_concurrency() ignores
-  // it. Fails above 1024 processors.
+  // the affinity. sched_getaffinity() fails above 1024 processors.
   cpu_set_t allowed;
   if (sched_getaffinity(getpid(), sizeof allowed, &allowed) == 0)
     limits.count = std::min(limits.count, CPU_COUNT(&allowed));
