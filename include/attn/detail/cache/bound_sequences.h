@@ -161,7 +161,7 @@ class CheckedSequences {
     if constexpr (kIsCall)
       return passes_with(result_views<T>(problem, result...), kernels<To...>());  // see CheckedCall::tensors()
   }
-  /// The same for results in the caller's memory; see CheckedCall::caller_tensors().
+  /// Like passes(), for results in the caller's memory; see CheckedCall::caller_tensors().
   template <class... To>
   std::span<const Pass<T>> caller_passes(To&&... result) {
     if constexpr (kIsCall && check_destinations<To...>()) {
@@ -208,7 +208,7 @@ class CheckedSequences {
     return passes_.all();
   }
 
-  /// Returns the rows of a sequence, of queries, results or log-sum-exps.
+  /// Returns the rows `rows` of one batch element: a sequence's part of a tensor of queries, results or log-sum-exps.
   template <class View>
   static View part(const View& t, Index batch_element, const Range& rows) {
     auto shape = t.shape();

@@ -12,8 +12,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The rope positions of the rows of a sequence. Stored only from the first to the last row whose position does not
-/// follow from those before it.
+/// The rope positions of the rows of a sequence. Positions are stored only from the first to the last row whose
+/// position does not follow from those before it.
 class ExplicitPositions {
  public:
   RowPositions rows() const { return {first_, said_}; }
@@ -24,7 +24,7 @@ class ExplicitPositions {
     const auto needed = static_cast<std::size_t>(said_.empty() ? count : row + count - first_);
     if (needed > said_.capacity()) said_.reserve(std::max(needed, 2 * said_.capacity()));
   }
-  /// Appends rows at the given positions, or, if `given` is null, at those that follow. `row` is the first of them.
+  /// Appends `count` rows from row `row` on, at the given positions or, if `given` is null, at those that follow.
   void append(Index row, Index count, const Index* given) {
     for (Index i = 0; given && i < count; ++i) append(row + i, given[i]);
   }
@@ -44,9 +44,9 @@ class ExplicitPositions {
   std::vector<Index> said_;
 };
 
-/// Returns the positions that an append gives its tokens, of all sequences back to back; none if it gives none. There
-/// are `tokens` in all if sequences are packed, otherwise `tokens` for each of `sequences`, which may share their
-/// positions.
+/// Returns the position of each appended token, of all sequences back to back; empty if `positions` is. If sequences
+/// are packed, `tokens` is their total; otherwise it is the number for each of `sequences`, and `positions` may give
+/// the positions of one sequence for all.
 inline std::vector<Index> checked_positions(std::span<const Index> positions, Index tokens, Index sequences,
                                             bool packed, bool has_rope) {
   if (positions.empty()) return {};

@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rotates contiguous rows, all by the same angles, one per pair of features. Rows are processed in order, so a result
-/// may overwrite earlier input rows.
+/// Rotates contiguous rows. All rows are rotated by the same angles, one per pair of features. Rows are processed in
+/// order, so a result may overwrite earlier input rows.
 template <class T, int Bytes>
 struct RotationKernels {
   using V = Vec<T, Bytes>;

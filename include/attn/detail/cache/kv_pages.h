@@ -176,8 +176,8 @@ class KvPages {
     Rotation<Computed> rotation_;
   };
 
-  /// Writes rows `rows` of batch element `batch` of k and v to rows `row` and following of a sequence with the pages
-  /// `table`. If there is a rope, keys are rotated first, by the positions of these rows.
+  /// Writes rows `rows` of k and v (batch element `batch`) to a sequence with the pages `table`, from its row `row` on.
+  /// If there is a rope, keys are first rotated by the positions of these rows.
   void append(Writer& w, const DTypeView<const Computed>& k, const DTypeView<const Computed>& v, Index batch,
               Range rows, std::span<const Index> table, Index row, RowPositions positions) {
     const Index head_dim = k.dim(3), v_dim = v.dim(3);

@@ -60,9 +60,9 @@ class PageTables {
     ExplicitPositions positions;
     Index appended = 0;  ///< number of tokens of the last append that are still the last rows
     Index offset = 0;    ///< position of row 0 for mods: number of tokens that have left a window without sinks
-    /// Pages with the sinks at the positions that they had before a token left the window, if their keys are rotated.
+    /// If keys are rotated: pages that hold the sinks as they were rotated before any token left the window.
     std::vector<Index> sink_pages;
-    Index sink_shift = 0;  ///< positions by which the sinks have moved since
+    Index sink_shift = 0;  ///< positions by which the sinks have moved since then
   };
 
   /// A planned change of a sequence: its new state, the rows to move, the pages to release, and the number of free
@@ -153,7 +153,8 @@ class PageTables {
     return needed;
   }
 
-  /// The same for one sequence whose window slides first, less the pages that this frees.
+  /// Returns how many free pages it takes to append `tokens` tokens to one sequence if its window slides first, less
+  /// the pages that the slide frees.
   /// @throws std::invalid_argument for a negative or overflowing number of tokens.
   Index pages_needed(Index sequence, Index tokens) const {
     require(tokens >= 0 && tokens <= kLargestIndex, "pages_needed: tokens must be in 0..2^", kIndexBits, ", but is ",
@@ -192,7 +193,7 @@ class PageTables {
     const Index needed = pages_needed(sequences, lens);
     if (needed > free_pages()) raise(OutOfPages(needed, free_pages(), pages()));
     // The longest sequence comes last and thus keeps a page whose other users get copies. It writes after the tokens of
-    // all of them, so restore() can give the page back to them.
+    // all other users, so restore() can give the page back to them.
     ShortList<std::size_t> order;
     for (std::size_t i = 0; i < sequences.size(); ++i) order.push_back(i);
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -215,7 +216,7 @@ class PageTables {
     }
   }
   /// Replaces the positions of tokens whose pages were taken: `positions` is as for take(). If it throws, some
-  /// sequences have their new positions.
+  /// sequences may already have their new positions.
   void reposition(std::span<const Index> sequences, std::span<const Index> lens, std::span<const Index> positions) {
     const Index* next = positions.empty() ? nullptr : positions.data();
     for (std::size_t i = 0; i < sequences.size(); ++i) {
@@ -270,9 +271,9 @@ class PageTables {
   }
   /// Plans to remove the tokens that have left the window of a sequence, in whole pages. Later tokens keep their rows
   /// within pages, and their positions, so that their keys need no rotation. Sinks move to the positions just before
-  /// them; sinks that do not fill a page move into the page of the first later token. The keys of sinks are always
-  /// rotated from their original positions, because a rotation per page would round them once per page; the pages with
-  /// the original keys are kept. More pages may be needed than are free.
+  /// the later tokens; sinks that do not fill a page move into the page of the first later token. The keys of sinks are
+  /// always rotated from their original positions, because a rotation per page would round them once per page; the
+  /// pages with the original keys are kept. More pages may be needed than are free.
   Plan plan_slide(Index sequence) const {
     const Sequence& s = of(sequence);
     const RowPositions at = s.positions.rows();

@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Checks that there are lens[i] tokens for sequences[i] among `tokens` tokens of each batch element or, if `packed`,
-/// of all sequences back to back.
+/// Checks lens[i], the number of tokens for sequences[i]. `tokens` is the number of tokens of each batch element or, if
+/// `packed`, of all sequences back to back.
 inline void check_lens(std::span<const Index> sequences, std::span<const Index> lens, Index tokens, bool packed) {
   require(lens.size() == sequences.size(), "append: got ", lens.size(), " lengths for ", sequences.size(),
           " sequences");

@@ -31,9 +31,9 @@ struct Removal {
 };
 
 /// Plans to keep only the rows in `kept`, which are ascending ranges, none of them empty. Each page of the new table is
-/// the page that its first row was in, so that rows only move towards the front of the table, and a page whose rows all
-/// stay in place is not touched. For a page that must be written to, write_to(page) chooses the page to write: the same
-/// one, or a free one in its place.
+/// the old page that held its first row, so that rows only move towards the front of the table, and a page whose rows
+/// all stay in place is not touched. For an old page that must be written to, write_to(page) chooses the page to write:
+/// the same one, or a free one in its place.
 ///
 /// If `closes_gaps`, rows after the removed rows [begin, end) are rotated by the position of `begin` minus that of
 /// `end`.
@@ -121,8 +121,8 @@ inline std::vector<Range> listed_rows(std::span<const Index> rows, Index sequenc
   return kept;
 }
 
-/// The rows that accept() keeps: the context, and the nodes of `path` among the last `nodes` rows, those of the last
-/// append.
+/// The rows that accept() keeps: the context and, of the last `nodes` rows (those of the last append), the nodes of
+/// `path`.
 inline std::vector<Range> rows_of_path(std::span<const Index> path, Index nodes, Index sequence, Index length,
                                        const std::optional<RowPositions>& rotated) {
   const Index context = length - nodes;
