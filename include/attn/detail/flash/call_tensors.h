@@ -26,7 +26,7 @@ struct CallTensors {
   const Rotation<T>* rotation = nullptr;  ///< rotation applied to queries, one token per row; null if none
   const OtherScore<T>* score = nullptr;   ///< null: the dot product of query and key
   RowList q_list = {};                    ///< rows of q, out and lse that hold the queries
-  bool rows_are_heads = false;            ///< all queries are of the same token; see JoinedHeads
+  bool rows_are_heads = false;            ///< all queries belong to the same token; see JoinedHeads
   Index most_queries = 0;                 ///< per tile; 0: as many as the kernels take
   const KernelChoice<T>* kernels = &kKernels<T>;
   ChooseDots<T> choose_dots = nullptr;  ///< for 8-bit keys and values; null for other types
@@ -44,7 +44,7 @@ struct CallTensors {
   bool stay_in_cache(Index keys) const { return kv_bytes(keys) <= 512 * 1024; }
 
   /// The pairs of these queries with some rows of keys, or with all. Mods see positions; everything else counts rows.
-  /// This converts rows to positions, and keys_at() converts key positions back to rows.
+  /// pairs() converts rows to positions, and keys_at() converts key positions back to rows.
   Tile pairs(const QueryTile& queries, const Range& keys) const {
     const Index first = problem.first_query(queries.batch), first_key = problem.kv_offset;
     return {first_batch + queries.batch,
@@ -175,7 +175,8 @@ bool copies_queries(const Format& format, const DTypeView<T>& q) {
   return !in_place(format, q) && !(format.dtype == DType::native && is_column_major(q.rows(0, 0)));
 }
 
-/// The same for rows that kernels may be unable to read in place. `packed` has space for a copy of them.
+/// Like the overload above, for rows that kernels may be unable to read in place. `packed` has space for a copy of
+/// them.
 template <class T>
 void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
                 T* packed, TileMemory<T>& m) {
@@ -225,7 +226,7 @@ void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, cons
   });
 }
 
-/// The same for queries whose rows may be scattered.
+/// Like the overload above, for queries whose rows may be scattered.
 template <class T>
 void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, const CallTensors<T>& tensors,
                const QueryTile& queries) {
@@ -268,7 +269,8 @@ ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& optio
   };
   if (tensors.score) return without_products(tensors.score->family);
   if (problem.sigmoid_bias) return without_products(tensors.kernels->sigmoids(vectors_of(isa_of(options))));
-  // The bf16 kernels of a tile sum the weights of several tiles of keys before they round, depending on all its rows.
+  // The bf16 kernels of a tile sum the weights of several tiles of keys before they round. Over how many tiles they sum
+  // depends on all rows of the tile, so results of a row would depend on other rows.
   if (problem.row_invariant) return without_products(tensors.kernels->choose(options, Bf16Products::none).family);
   ChosenKernels<T> kernels = tensors.kernels->choose(
       options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));

@@ -29,9 +29,9 @@ struct ChosenKernels {
 
   /// Maximum number of queries that are processed one by one. A tile always computes whole vectors of queries, while
   /// single queries are multiplied four at a time. With 16-lane vectors, processing queries one by one pays off for up
-  /// to 8 of them, unless rows are so short that summing over lanes costs as much as the products, or keys are so few
-  /// that the other costs of a query do: at head_dim 64, 8 queries took 0.77 of a tile's time over 1000 keys and 0.82
-  /// over 256, and 5 queries took 0.49. The matrix unit is faster from two queries on.
+  /// to 8 of them: at head_dim 64, 8 queries took 0.77 of a tile's time over 1000 keys and 0.82 over 256, and 5 queries
+  /// took 0.49. It does not pay off if summing over lanes costs as much as the products, because rows are short, or if
+  /// the other costs of a query do, because keys are few. The matrix unit is faster from two queries on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
     if (problem.row_invariant) return 0;
@@ -41,9 +41,9 @@ struct ChosenKernels {
   }
 };
 
-// There are deliberately no kernels for AVX512-FP16 arithmetic: it does twice as many multiplications per cycle as
-// float's, but accumulates in binary16, whose error is several times that of the naive path and which overflows at
-// 65504. Binary16 is widened to float.
+// There are deliberately no kernels for AVX512-FP16 arithmetic. It does twice as many multiplications per cycle as
+// float's, but accumulates in binary16: errors would be several times those of the naive path, and sums would overflow
+// at 65504. Binary16 is widened to float.
 
 /// Whether products of tensors of these types may be computed from values rounded to bf16. Integers do not qualify: the
 /// bf16 kernels do not apply their scales.
@@ -53,9 +53,9 @@ inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
 }
 
 /// Whether scores may be scaled after the product, as the bf16 kernels do. The scale must be large enough that a
-/// product that overflows to -inf would be below -2^64 when scaled, where its weight is 0 anyway, and small enough that
-/// scale * log2(e) is finite. If only part of a sum overflows, or a mod would shrink the score, the score still counts
-/// as infinite.
+/// product that overflows to -inf would be below -2^64 when scaled: its weight would be 0 anyway. The scale must also
+/// be small enough that scale * log2(e) is finite. The score still counts as infinite if only part of a sum overflows,
+/// or if a mod would shrink the score.
 inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }

@@ -22,10 +22,10 @@ class DirectDecode {
   DirectDecode(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits)
       : pass_(pass), are_served_(serves(pass, tiles, splits)) {}
 
-  /// Whether the pass has such queries. A query that visits masked keys does not qualify; see serves().
+  /// Whether the pass has queries for this loop. A query that visits masked keys does not qualify; see serves().
   bool are_served() const { return are_served_; }
 
-  /// Whether, in such a pass, all keys that a query visits are kept.
+  /// Whether this loop takes a query, if are_served(): whether the query visits keys and all of them are kept.
   bool serves(const QueryTile& query, const Range& visited) const {
     return !visited.empty() && (pass_.mods == nullptr || pass_.coverage(query, visited, visited) == Coverage::all);
   }
@@ -75,7 +75,7 @@ class DirectDecode {
     }
   }
 
-  /// The memory of one row: some of the arrays that DecodeLoop has for 16.
+  /// The memory of one row: some of the arrays that DecodeLoop has for 16 rows.
   TileMemory<T> memory_in(std::byte* memory) const {
     TileMemory<T> m{};
     m.scores = reinterpret_cast<T*>(memory);
@@ -113,9 +113,9 @@ class DecodeLoop {
 
   /// Maximum number of blocks that take turns at each step of keys. They do so where DecodeTiles expects this order to
   /// read memory fastest. One head after the other was 20 % slower in pages of 64 tokens of 8 heads. In tensors stored
-  /// as (batch, len, heads, dim) it took 1.2 to 1.5 times as long for 8 heads of 16384 to 65536 tokens, and 1.4 times
-  /// as long for 32 heads. Taking all heads of a page in turn, with steps split by pages, was 5 % faster for large
-  /// caches at head_dim 128, but took 1.4 times as long for caches of 256 tokens.
+  /// as (batch, len, heads, dim), one head after the other took 1.2 to 1.5 times as long for 8 heads of 16384 to 65536
+  /// tokens, and 1.4 times as long for 32 heads. Taking all heads of a page in turn, with steps split by pages, was 5 %
+  /// faster for large caches at head_dim 128, but took 1.4 times as long for caches of 256 tokens.
   static constexpr Index kMostTogether = 8;
 
   /// `far`: see DecodeTiles.
@@ -273,7 +273,8 @@ class DecodeLoop {
   void visit_keys(std::span<DecodeState<T>> blocks, const KvTile& following, bool by_selection) const {
     Range all{0, 0};
     for (const DecodeState<T>& block : blocks) all = hull(all, block.visited());
-    // A block must take the same steps as it would alone. Without pages, they are counted from its first key.
+    // A block must take the same steps as it would alone. Without pages, a block's steps are counted from its first
+    // key, so blocks take turns only if they begin with the same key.
     const bool in_turn =
         blocks.size() > 1 &&
         (tensors_.k.is_paged() || std::all_of(blocks.begin(), blocks.end(), [&](const DecodeState<T>& block) {

@@ -14,8 +14,8 @@ template <class T>
 class DecodeState {
  public:
   /// The matrix unit takes 16 queries at a time. The other kernels take four at a time, but a tile of keys is fetched
-  /// from memory only once for all 16. The limit does not depend on the number of workers, or results would too: it
-  /// decides which queries form a block, and the first key of a block decides where its tiles begin.
+  /// from memory only once for all 16. Results depend on the limit: it decides which queries form a block, and the
+  /// first key of a block decides where its tiles begin. So the limit does not depend on the number of workers.
   static constexpr Index kMost = 16;
   using Tile = typename DecodeTiles<T>::Tile;
   using TileRows = typename DecodeTiles<T>::TileRows;
@@ -173,8 +173,8 @@ class DecodeState {
       return vectors_of_floats && !by_selection && tiles_->reads_runs(t, size());
     };
     const bool keys_in_runs = reads_runs(pass_->tensors.k), values_in_runs = reads_runs(pass_->tensors.v);
-    // In a step of one tile, the next step's first tile is prefetched; in a longer step, the rows that are multiplied
-    // soon after.
+    // A step of one tile prefetches the next step's first tile. A longer step prefetches, during each product, the rows
+    // that are multiplied soon after.
     Prefetcher fetching;
     if (tiles == 1) tiles_->fetch(fetching, coming);
     for_each_tile(keys, [&](const Tile& tile, const Tile& following) {

@@ -14,8 +14,9 @@ inline namespace ATTN_BUILT_FOR {
 /// Prefetches the keys or values that will be copied next while those of a tile are being copied: processors cannot
 /// predict the order of gathered rows, and pages of a few tokens end before a pattern has been detected. Rows of pages
 /// are prefetched twice, the second time during the products of the tile: on Zen 4, pages of 16 tokens with 32 query
-/// heads, 8 key heads and head_dim 128 were read at 13 GB/s without prefetching, at 16 and 17 with one of the two, and
-/// at 23 with both. On Zen 5, heads that share no keys took 1.14 times as long without the prefetches of this class.
+/// heads, 8 key heads and head_dim 128 were read at 13 GB/s without prefetching, at 16 and 17 with one of the two
+/// prefetches, and at 23 with both. On Zen 5, heads that share no keys took 1.14 times as long without the prefetches
+/// of this class.
 template <class T>
 class RowsAhead {
  public:
@@ -64,8 +65,8 @@ class RowsAhead {
   Index count_ = 0, left_ = 0;    // rows left in all, and in the current page
 };
 
-/// Tiles of keys and values. Kernels read them in place if the elements of a row are contiguous and of any type, or if
-/// rows are column-major and hold T.
+/// Tiles of keys and values. Kernels read them in place if the elements of a row are contiguous, whatever their type,
+/// or if rows are column-major and hold T.
 template <class T>
 class DecodeTiles {
  public:
@@ -104,15 +105,15 @@ class DecodeTiles {
     return {tile.end, std::min(tile.end + keys, all.end)};
   }
 
-  /// Whether neighbouring heads take turns: in pages, where a page's heads follow each other, and in far memory if the
-  /// heads of a token are closer together than the tokens of a head.
+  /// Whether neighbouring heads take turns. They do in pages, where a page's heads follow each other. They also do in
+  /// far memory, if the heads of a token are closer together than the tokens of a head.
   bool interleaves_heads() const {
     return tensors_.k.has_several_pages() || (far_ && is_token_major(tensors_.k) && is_token_major(tensors_.v));
   }
 
   /// The key at which the next head takes its turn, if the keys of a head are read from `begin` on in steps of `step`.
-  /// With pages, that is the start of the next page, or of the next tile if pages split tiles, but always after whole
-  /// steps. If the heads of a token are neighbours, it is after one step.
+  /// A turn always ends after whole steps. With pages, it ends with a page, or with a tile if pages split tiles. If the
+  /// heads of a token are neighbours, it ends after one step.
   Index end_of_run(Index begin, Index step) const {
     if (!tensors_.k.is_paged()) return begin + step;
     const Index apart = is_token_major(tensors_.k)             ? 1
@@ -126,8 +127,8 @@ class DecodeTiles {
   bool copies(const KvRows<T>& t) const { return copies(t, problem_.kv_len); }
   /// Whether this many queries read tiles in place, run by run, even if pages split them: 32 query heads that share 8
   /// key heads in pages of 16 tokens took 0.5 to 0.7 times as long as with copying. Pages must hold multiples of 16
-  /// keys, so that runs are whole groups of the kernels. A single query does not: it would sum values in an order that
-  /// depends on where runs end, and results must not depend on pages.
+  /// keys, so that runs are whole groups of the kernels. A single query never reads runs: it would sum values in an
+  /// order that depends on where runs end, and results must not depend on pages.
   bool reads_runs(const KvRows<T>& t, Index queries) const {
     constexpr Index kGroup = 16;
     return queries > 1 && has_rows(t) && !t.is_gathered() && t.splits_tiles_of(kKeyTile) && t.page_size() % kGroup == 0;
@@ -193,17 +194,17 @@ class DecodeTiles {
     multiply_by_scales(tensors_.v, tile, queries, m, dots);
   }
 
-  /// Makes `fetching` prefetch the keys and values of a tile, but nothing if the tile is in several pieces or keys are
-  /// not far: prefetching lines that are already cached took half as long as the score product itself.
+  /// Makes `fetching` prefetch the keys and values of a tile. Prefetches nothing if the tile is in several pieces, or
+  /// if keys are not far: prefetching lines that are already cached took half as long as the score product itself.
   void fetch(Prefetcher& fetching, const Tile& tile) const {
     if (far_)
       fetching.to_l2<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
                         tile.keys.size());
   }
 
-  /// Makes `fetching` prefetch the rows that are read during and after a product with some rows: the rest of them, and
-  /// the first of those that come next. A step's first values follow its last keys, and the next step's keys follow its
-  /// last values. Rows that are copied are prefetched whole, because they are read before they are multiplied. Rows
+  /// Makes `fetching` prefetch the rows that are read during and after a product with the rows `now`: the rest of
+  /// `now`, and the beginning of `after`. A step's first values follow its last keys, and the next step's keys follow
+  /// its last values. Rows that are copied are prefetched whole, because they are read before they are multiplied. Rows
   /// that are read in runs took 1.4 to 1.7 times as long without prefetching, and up to 1.15 times as long with whole
   /// tiles prefetched to L2.
   void fetch(Prefetcher& fetching, TileRows now, TileRows after, bool in_runs) const {
@@ -291,7 +292,7 @@ class DecodeTiles {
     });
   }
 
-  /// numbers *= scales, for calls without DotKernels, with 16-byte vectors, which every program has. A scalar loop,
+  /// numbers *= scales, for calls without DotKernels. Uses 16-byte vectors, which every program may use. A scalar loop,
   /// which compilers do not vectorise because the arrays might overlap, took a fifth of the time of a call with four
   /// queries per key.
   static void multiply_each(T* numbers, const float* scales, Index count) {

@@ -12,13 +12,14 @@ inline namespace ATTN_BUILT_FOR {
 
 /// A pass over one query per head, seen as a pass over one query head per key head, whose queries are the heads of the
 /// group. A tile computes whole vectors of queries, so it then serves several heads in the time of one. On a Zen 3 core
-/// with AVX2, single queries from memory take 1.8 times as long as in DecodeLoop with four heads per key head, and 0.7
-/// times as long with sixteen.
+/// with AVX2, single queries whose keys are read from memory take 1.8 times as long as in DecodeLoop with four heads
+/// per key head, and 0.7 times as long with sixteen.
 template <class T>
 class JoinedHeads {
  public:
-  /// Whether the heads of a pass can be joined. Sinks and additive scores belong to a head, and a tile has one of them;
-  /// dropout draws its numbers for several queries of a head at a time.
+  /// Whether the heads of a pass can be joined. Passes with sinks, additive scores or dropout cannot: each head has a
+  /// separate sink and score, but a tile has only one, and dropout draws its numbers for several queries of a head at a
+  /// time.
   static bool can_join(const Pass<T>& pass) {
     const Problem& p = pass.tensors.problem;
     if (p.q_len != 1 || p.heads == p.kv_heads || pass.tensors.score || pass.tensors.q_list.exists()) return false;

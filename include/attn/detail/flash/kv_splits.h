@@ -49,8 +49,8 @@ class KvSplits {
       for (Index split = 0; split < count_; ++split)
         factor[split] = SoftmaxState<T>::factor(at(of_block, split).max[r], max);
       all.max[r] = max;
-      // As over tiles, the parts of the sums lost to rounding are kept, so that the error does not grow with the number
-      // of splits.
+      // As in the sums over tiles, the parts of the sums lost to rounding are kept, so that the error does not grow
+      // with the number of splits.
       const auto add_up = [&](T* TileMemory<T>::*numbers, Index i) {
         T sum = 0, rest = 0;
         for (Index split = 0; split < count_; ++split)

@@ -50,7 +50,8 @@ struct PassContext : Pass<T> {
   /// The keys worth visiting for some queries, and how much of a tile of keys is kept.
   Range visited(const QueryTile& queries) const {
     Range keys = visited_keys(tensors, mods, queries);
-    // Kernels sum that many weights at a time. A key that another query of the tile sees must not shift these groups.
+    // Kernels sum weights in groups of kSummedKeys keys. A key that another query of the tile sees must not shift these
+    // groups.
     if (problem().row_invariant)
       keys.begin -= std::min(floor_mod(keys.begin + first_position(), kSummedKeys), keys.begin);
     return keys;
@@ -67,8 +68,8 @@ struct PassContext : Pass<T> {
     mods->apply(kernels.vectors, scores, stride, tensors.pairs(queries, keys), coverage == Coverage::some);
   }
 
-  /// The factor by which dropout multiplies the weights that it keeps. Loops set the others to 0 and multiply the
-  /// output once.
+  /// The factor by which dropout multiplies the weights that it keeps. Loops set dropped weights to 0 and multiply the
+  /// output by this factor once.
   T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
   /// Zeroes the weights of pairs that dropout drops. `width`: number of query columns.
   void drop_weights(T* weights, WeightOrder order, Index width, const QueryTile& queries, const Range& keys) const {
@@ -94,7 +95,8 @@ struct PassContext : Pass<T> {
     return len > 0 && stretch_at(first) != stretch_at(first + len - 1);
   }
   /// Whether each stretch of keys begins with an empty state and is then merged into a result, which may be that of an
-  /// earlier call. Results then do not depend on how stretches are divided into calls. A sink counts as such a result.
+  /// earlier call. Results then do not depend on how stretches are divided into calls. A sink counts as the result of
+  /// an earlier call.
   bool merges_stretches() const {
     if (!problem().row_invariant) return false;
     bool merges = resumes || spans_stretches();
@@ -134,7 +136,7 @@ struct PassContext : Pass<T> {
   }
 
   /// Loads the result of the earlier passes as totals; see merges_stretches(). Without earlier passes, the sink is the
-  /// result. m.out must have their output, which may be garbage for queries that kept no key.
+  /// result. m.out must have the output of the earlier passes, which may be garbage for queries that kept no key.
   void load_totals(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
     const Totals<T>& totals = m.totals;
     for (Index i = 0; i < width; ++i) {
@@ -167,7 +169,7 @@ struct PassContext : Pass<T> {
     for (Index i = 0; i < queries.rows.size(); ++i) {
       const SoftmaxState<T> state{max[i], sum[i]};
       T& to = tensors.lse_of(queries, i);
-      if (resumes && state == state_of(to)) continue;  // no key was added: keep its bits
+      if (resumes && state == state_of(to)) continue;  // no key was added: keep the bits of `to`
       const T lse = to = state.lse();
       if (rests.wants(lse)) rests.set(&to, state.lse_rest());
     }

@@ -1,5 +1,5 @@
-// The passes of a call. Most calls have one. If a mask groups tokens, there is one for its `near` part, if it has one,
-// and one or more for the groups; if it gathers keys, the passes visit the gathered keys.
+// The passes of a call. Most calls have one. If a mask groups tokens, one pass computes its `near` part, if it has one,
+// and one or more compute the groups. If a mask gathers keys, the passes visit the gathered keys.
 #pragma once
 
 #include <algorithm>
@@ -117,12 +117,12 @@ void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& 
   }
 }
 
-/// Whether grouping saves work: the groups must have clearly fewer tiles than the ungrouped call has tiles with a far
-/// pair, one that GroupedMask::far keeps. Short groups do not fill a tile, and if the step is long, many tiles of the
-/// ungrouped call have no far pair. Each pass over the same rows rounds them once more, so there must not be many
-/// passes.
+/// Whether grouping saves work. A far pair is one that GroupedMask::far keeps. The groups must have clearly fewer tiles
+/// than there are tiles with a far pair in the ungrouped call. Short groups do not fill a tile, and if the step is
+/// long, many tiles of the ungrouped call have no far pair. Each pass over the same rows rounds them once more, so
+/// there must not be many passes.
 inline bool grouping_pays(const Problem& call, const Grouping& g) {
-  if (call.row_invariant) return false;  // it depends on the lengths
+  if (call.row_invariant) return false;  // the choice depends on the lengths
   if (g.always) return true;
   constexpr Index kQueries = 48;  // of a float tile with AVX-512
   const auto tiles = [](Index queries, Index keys) {

@@ -19,8 +19,8 @@ constexpr Index kNoStretch = std::numeric_limits<Index>::min();
 template <class T>
 class PrefillTiles {
  public:
-  /// Number of key tiles packed at a time: a tile of queries visits them all before the next takes its place in L1.
-  /// With two, the matrix unit is 5 % slower, and so it is with eight, which evict the weights from L1.
+  /// Number of key tiles packed at a time: a tile of queries visits them all before the next tile of queries takes its
+  /// place in L1. With two or with eight, the matrix unit is 5 % slower; eight evict the weights from L1.
   static constexpr Index kChunk = 4;
 
   /// A tile of keys and values.
@@ -50,7 +50,7 @@ class PrefillTiles {
 
   /// Calls visit(keys) for each tile of a range. If keys are packed, tiles begin at multiples of their length, because
   /// results must not depend on how many tiles of queries a block has. bf16 kernels always get whole tiles: they sum 32
-  /// keys, or pairs of them, before they round, and scale masked tiles in a separate step.
+  /// keys, or pairs of keys, before they round, and scale masked tiles in a separate step.
   template <class Visit>
   void for_each(Range all, const Visit& visit) const {
     if (format_.keys > 1 && !all.empty())
@@ -295,8 +295,7 @@ class PrefillState {
     load_query(*family_, rows, count, dim, scale, width(), packed, m_);
   }
 
-  /// Loads the result of the earlier passes, with zeros in the padding and for queries of which those passes kept no
-  /// key.
+  /// Loads the result of the earlier passes. Padding, and queries for which those passes kept no key, get zeros.
   void load_output() {
     const Index v_dim = problem().v_dim, rest = padded(v_dim, family_->format.out) - v_dim;
     load_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), v_dim);
@@ -382,8 +381,8 @@ PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryT
   if (!t.stay_in_cache(visited.size()) && keys.end < visited.end) return whole_tile(queries, keys.end);
   if (t.stay_in_cache(problem.kv_len)) {
     // This head's keys were loaded into the cache by its first tile of queries. The prefetches of the next head's keys
-    // are distributed over all tiles of queries of this one: if sequences are short, loading them all takes longer than
-    // one tile.
+    // are distributed over all tiles of queries of this one: if sequences are short, loading all of the next head's
+    // keys takes longer than one tile.
     QueryTile neighbour = queries;
     if (++neighbour.head == problem.heads) neighbour = {std::min(queries.batch + 1, problem.batch - 1), 0, 0, {}};
     if (tiles == 1) return whole_tile(neighbour, keys.begin);

@@ -23,8 +23,8 @@ struct QueryTile {
   Range rows;
 };
 
-/// Splits the queries of one head into as few tiles as possible, of nearly equal width, each but the last a whole
-/// number of vectors wide; or into single queries.
+/// Splits the queries of one head into single queries, or into as few tiles as possible. Tiles are of nearly equal
+/// width, and all but the last are a whole number of vectors wide.
 template <class T>
 class QueryTiles {
  public:
@@ -49,8 +49,8 @@ class QueryTiles {
   bool single_;
 };
 
-/// Groups the query tiles of a call into blocks. The tiles of a block are neighbours that share a key and value head;
-/// its keys and values are read, and packed if necessary, once for the whole block.
+/// Groups the query tiles of a call into blocks. The tiles of a block are neighbours that share a key and value head.
+/// The head's keys and values are read, and packed if necessary, once for the whole block.
 template <class T>
 class QueryBlocks {
  public:
@@ -103,9 +103,9 @@ struct TileSizes {
   Index query;  ///< per query, like `out`
   Index out;
   Index packed_key = 0;    ///< per row of a chunk; 0 if all are read in place
-  Index packed_value = 0;  ///< likewise
-  Index arranged = 0;      ///< likewise
-  Index weights = 0;       ///< likewise; 0 if they overwrite the scores
+  Index packed_value = 0;  ///< per row of a chunk; 0 if all are read in place
+  Index arranged = 0;      ///< per row of a chunk; 0 if nothing is arranged
+  Index weights = 0;       ///< per row of a chunk; 0 if they overwrite the scores
   Index chunk = kKeyTile;  ///< rows in a chunk of keys
   Index keys = kKeyTile;   ///< keys that the scores have space for
   Index value_sums = 0;    ///< per query, like `out`; 0 if values are not read in runs
@@ -113,7 +113,7 @@ struct TileSizes {
 };
 
 /// Lays out the memory of a worker that processes `tiles` tiles of queries in turn. Its size is linear in head_dim +
-/// v_dim and does not depend on the lengths.
+/// v_dim and does not depend on the lengths of sequences.
 template <class T>
 class TileLayout {
  public:

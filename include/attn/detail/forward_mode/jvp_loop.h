@@ -8,7 +8,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// One call. `tensors` has no lse; null mods: nothing is changed or dropped; null slopes: no score is changed.
+/// One call. `tensors` has no lse. If `mods` is null, nothing is changed or dropped; if `slopes` is null, no score is
+/// changed.
 template <class T>
 struct JvpCall {
   CallTensors<T> tensors;
@@ -105,7 +106,8 @@ class JvpLoop {
   T* tangent(const State& s) const { return s.m.out + columns_ * s.width; }
   T* sum(const State& s) const { return s.m.out + 2 * columns_ * s.width; }
 
-  /// Packed keys are followed by their tangents, and so are values. The memory of weights holds three tiles of scores.
+  /// Packed keys are followed by their tangents, and packed values by theirs. The memory of weights holds three tiles
+  /// of scores.
   TileLayout<T> layout(const QueryBlocks<T>& blocks) const {
     const Index queries = tiles_.most_queries();
     return TileLayout<T>({.queries = queries,
