@@ -225,7 +225,8 @@ struct DecodeKernels {
       Index d = 0;
       if constexpr (kChunk > 1)
         ATTN_NO_UNROLL for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
-      // Two at a time: one at a time took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in L1.
+      // Two vectors at a time: one at a time took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in
+      // L1.
       ATTN_UNROLL_TWICE for (; d + kLanes <= head_dim; d += kLanes) add.template operator()<1>(d);
       if (rest > 0) add_ends<R, kKeys>(sum, query, at, step, head_dim);
       T* const scores = m.scores + first * m.row + j;
@@ -292,14 +293,15 @@ struct DecodeKernels {
     for (; c < v_dim; c += kLanes) value_columns<R, 1>(m, rows, first, part, value, c, v_dim, fetching);
   }
 
-  /// The same for kVectors vectors of columns from `c` on. A single vector may be the last of a row, which need not be
-  /// full.
+  /// Like value_rows(), for kVectors vectors of columns from `c` on. If kVectors is 1, the vector may be the last of a
+  /// row and need not be full.
   ///
-  /// For a single query, several keys have separate sums: eight vectors of columns alone hide the latency of an FMA,
-  /// fewer need three keys. With two keys, 8 heads of 128 values of 64 floats took 1.25 times as long from L2 with
-  /// AVX-512, and 256 values of 32 floats 1.2 times as long with AVX2, if each head's values followed its keys, so that
-  /// the values of two heads were not contiguous. The cause is not known, but each load's addresses then advance by a
-  /// power of two. Four keys were no better, and one key took 1.1 times as long with values in L1.
+  /// For a single query, several keys have separate sums. Eight vectors of columns hide the latency of an FMA with the
+  /// sums of one key; fewer vectors need three keys. With two keys, 8 heads of 128 values of 64 floats took 1.25 times
+  /// as long from L2 with AVX-512, and 256 values of 32 floats 1.2 times as long with AVX2, if each head's values
+  /// followed its keys, so that the values of two heads were not contiguous. The cause is not known, but each load's
+  /// addresses then advance by a power of two. Four keys were no better, and one key took 1.1 times as long with values
+  /// in L1.
   template <int R, int kVectors>
   static ATTN_INLINE void value_columns(const TileMemory<T>& m, Index rows, Index first, const Part& part,
                                         const RowsToRead& value, Index c, Index v_dim, Prefetcher& fetching) {

@@ -42,7 +42,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
   static ATTN_INLINE bool arrange_query(const float* query, Index head_dim, float* to) {
     Bits top = {};
     for (Index d = 0; d < head_dim; d += kLanes) Vectors::max_bits(top, (Bits)V::load(query + d).raw & 0x7fffffffu);
-    // The largest integer with digits from -128 to 127 is 2^23 / 1.0039.
+    // The largest integer with digits from -128 to 127 is 2^23 / 1.0039; hence the factor 1.004.
     const Scale scale = Scale::of(Vectors::largest(top) * 1.004f, 22);
     Array<Ints, 3> sums = {};
     std::byte* const digits = reinterpret_cast<std::byte*>(to + kHeader);
@@ -97,7 +97,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
   }
 
  private:
-  static constexpr Index kMost = 16;  ///< queries at a time, as DecodeState has them
+  static constexpr Index kMost = 16;  ///< queries at a time, as in DecodeState
   static constexpr Index kWeightBytes = 4 * kKeyTile;
   static constexpr bool kMany = kRegisters >= 32;
 

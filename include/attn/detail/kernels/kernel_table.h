@@ -53,7 +53,7 @@ struct DotKernels {
   bool (*arrange_query)(const T* query, Index head_dim, T* to);
   /// Reads queries from TileMemory::arranged, as arrange_query() stores them.
   void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
-  /// Returns false and does nothing if weights cannot be converted to integers, for the same reasons.
+  /// Returns false and does nothing if weights cannot be converted to integers; see arrange_query().
   bool (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
   void (*multiply)(T* numbers, const float* scales, Index count);  ///< numbers *= scales
 };

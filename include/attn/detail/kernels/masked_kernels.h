@@ -9,7 +9,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The width of a tile is an argument here, so that this is compiled once for each instruction set.
+/// The width of a tile is an argument here, so that these kernels are compiled once for each instruction set.
 template <class T, int Bytes>
 struct MaskedKernels {
   using V = Vec<T, Bytes>;

@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The width of a tile is an argument here, so that this is compiled once for each instruction set. kOthers: rows may
-/// hold types other than T.
+/// The width of a tile is an argument here, so that these kernels are compiled once for each instruction set. kOthers:
+/// rows may hold types other than T.
 template <class T, int Bytes, bool kOthers = std::is_same_v<T, float>>
 struct PackingKernels {
   using V = Vec<T, Bytes>;

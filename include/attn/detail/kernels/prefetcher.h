@@ -53,7 +53,7 @@ class Prefetcher {
     add<T>(next.rows, next.dim, rows_ahead<T>(next));
   }
 
-  /// The same for tiles in several runs, which are passed to add().
+  /// Like to_l1(), for tiles in several runs, which the caller then passes to add().
   void to_l1_in_runs() {
     forget();
     to_l1_ = true;
@@ -187,7 +187,7 @@ class Prefetcher {
   const std::byte* next_ = nullptr;
   const std::byte* end_ = nullptr;  ///< end of the row
   Index rows_ = 0;
-  Index per_line_ = 0, wait_ = kNever;  ///< bytes read per prefetched line, and until the next one
+  Index per_line_ = 0, wait_ = kNever;  ///< bytes read per prefetched line, and until the next line
 };
 
 }  // namespace ATTN_BUILT_FOR

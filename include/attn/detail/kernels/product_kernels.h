@@ -68,8 +68,8 @@ struct ProductKernels {
     Array<Array<V, kV>, kR> sum = {};
     const T* left = p.left + i * p.left_row;
     const T* right = p.right + c;
-    // Either all of these rows include the steps [0, i) or none do; likewise the steps from i + kR on. Some rows
-    // include the steps in between.
+    // Either all of these rows include the steps [0, i) or none do, and the same is true of the steps from i + kR on.
+    // Of the steps in between, each row includes some.
     const Index corner = p.taken == Steps::all ? 0 : std::min<Index>(kR, p.steps - i);
     Index from = p.taken == Steps::from_row ? i : 0;
     left += from * p.left_step;

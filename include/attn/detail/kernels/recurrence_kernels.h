@@ -35,8 +35,8 @@ struct Block {
 
 enum class FeatureKind : unsigned char { identity, elu1, relu, favor, lambda };
 
-/// Rows to turn into features in place. Lambdas have already been called; for favor(), the rows are the products with
-/// its random vectors.
+/// Rows to turn into features in place. For a lambda, it has already been applied to the rows; for favor(), the rows
+/// are the products with its random vectors.
 template <class T>
 struct FeatureRows {
   FeatureKind kind;
@@ -252,8 +252,8 @@ struct RecurrenceKernels {
       std::fill(f.to.row(i) + f.features, f.to.row(i) + f.to.columns, with);
   }
 
-  /// Computes e^(product - less), where `less` is scale * |x|^2 / 2 for a key. For a query this would be a common
-  /// factor of all features, so its largest product is used instead.
+  /// Computes e^(product - less), where `less` is scale * |x|^2 / 2 for a key. For a query, this value of `less` would
+  /// be a common factor of all features, so the query's largest product is used instead.
   static ATTN_INLINE void favor(const FeatureRows<T>& f) {
     const Block<T>& to = f.to;
     fill_padding(f, -std::numeric_limits<T>::infinity());

@@ -3,9 +3,9 @@
 // A tile of queries and a tile of keys need six products, all computed by kernels of attention():
 //
 //     scores    (keys, queries) = key · query                                     TileKernels::score
-//     tangents  (keys, queries) = key · tangent_query and tangent_key · query     likewise
+//     tangents  (keys, queries) = key · tangent_query and tangent_key · query     TileKernels::score
 //     out       (v_dim, queries) += valueᵀ · weights                              TileKernels::value
-//     tangent   (v_dim, queries) += valueᵀ · (weights * tangents)                 likewise
+//     tangent   (v_dim, queries) += valueᵀ · (weights * tangents)                 TileKernels::value
 //                                   and tangent_valueᵀ · weights
 #pragma once
 
@@ -52,8 +52,8 @@ struct TangentKernels {
     }
   }
 
-  /// The same for sigmoids, and turns scores into weights. The tangent of a weight is weight * (1 - weight) times that
-  /// of its score alone, and 0 for a dropped pair.
+  /// Like weigh(), for sigmoids; also turns scores into weights. The tangent of a weight is weight * (1 - weight) times
+  /// that of its score alone, and 0 for a dropped pair.
   static ATTN_INLINE void weigh_sigmoids(const TangentTile<T>& t, Index queries, Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {

@@ -59,7 +59,7 @@ struct AmxBackwardKernels {
       Tiles::load(tmm7, panel + kTileBytes, AmxTiles::kBytes);
       for (Index j = 0; j < whole; j += kStep) add_square(rounded + j * kLanes, to + j * row + c, row);
       if (whole == keys) continue;
-      // The memory after the last key's sums belongs to other data.
+      // The memory after the last key's sums belongs to other data, so the last sums are computed in `rest` first.
       alignas(64) Array<float, kStep* kColumns> rest = {};
       add_square(rounded + whole * kLanes, rest, kColumns);
       for (Index j = whole; j < keys; ++j)

@@ -1,8 +1,8 @@
 // Kernels for single queries on the matrix unit: up to 16 queries with the same keys are the rows of one tile.
 //
 // Scores, weights, out and the softmax are in float, as in detail/kernels/decode_kernels.h. Keys and values are read in
-// place as bf16, in whole tiles of 64 keys. The two products take a third of the time that they take there, so decoding
-// many query heads over few key heads is memory-bound.
+// place as bf16, in whole tiles of 64 keys. The two products take a third of the time that they take in
+// decode_kernels.h, so decoding many query heads over few key heads is memory-bound.
 //
 // The next tile is prefetched in memory order. With prefetches in the order in which tiles are read here, 64 bytes of
 // each row in turn, a call took 1.4 times as long, the same as without prefetches: the hardware prefetcher follows
@@ -107,7 +107,7 @@ struct AmxDecodeKernels {
                          kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
   static_assert(kKeyTile == 4 * AmxTiles::kRows, "the products of a tile of keys must fill registers 0 to 3");
 
-  /// Selects the elements of each 16-byte block of the result: indices 0 to 3 are those of a, 4 to 7 those of b.
+  /// Selects the elements of each 16-byte block of the result: indices 0 to 3 are elements of a, 4 to 7 elements of b.
   template <int i0, int i1, int i2, int i3, int... e>
   ATTN_TARGET_AVX512 static ATTN_INLINE V choose(const V& a, const V& b, std::integer_sequence<int, e...>) {
     constexpr int kFrom[] = {i0, i1, i2, i3};

@@ -15,8 +15,8 @@
 // one product. Tried without success: computing the next scores between the instructions of the softmax (no gain at
 // head_dim 64, 5 % at 128, and the clock of the core falls by a sixth); tiles of 128 keys (worse than several of 64
 // whose weights wait for one value product); rounding weights with vcvtne2ps2bf16 (two cycles, more than an addition
-// and a permutation); prefetching keys into L1 half a step ahead (no gain at head_dim 128, though they come from L2
-// there and the score product takes 1.2 times as long as with keys in L1). The hardware prefetcher already fetches the
+// and a permutation); prefetching keys into L1 half a step ahead (no gain at head_dim 128, although keys then come from
+// L2 and the score product takes 1.2 times as long as with keys in L1). The hardware prefetcher already fetches the
 // values, and prefetching them as well took 1.5 times as long.
 #pragma once
 

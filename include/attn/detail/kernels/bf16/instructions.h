@@ -11,8 +11,8 @@ inline namespace ATTN_BUILT_FOR {
 struct Bf16Instructions {
   using V = Vec<float, 64>;
   static constexpr Index kBytes = 64;    ///< of a vector, or of a row of a matrix-unit register
-  static constexpr Index kColumns = 32;  ///< bf16 values in it
-  static constexpr Index kPairs = 16;    ///< pairs of them, each the size of a float
+  static constexpr Index kColumns = 32;  ///< bf16 values in such a vector or row
+  static constexpr Index kPairs = 16;    ///< pairs of bf16 values in it, each the size of a float
 
   /// Rounds the 16 floats of `low`, followed by those of `high`, to bf16 in `low`.
   ATTN_TARGET_AVX512 static ATTN_INLINE void round_to_bf16(V& low, const V& high) {

@@ -3,8 +3,9 @@
 //
 // Each lane is a query, and a pair of one row is broadcast: two neighbouring dimensions of a key, or two neighbouring
 // keys of a column of values. An instruction multiplies two pairs in each lane and adds the products. On Zen 5, calls
-// over long sequences are 1.8 to 2 times as fast as in float. Single queries keep the kernels that widen bf16: these
-// are memory-bound, and their float queries and weights would be rounded. The backward pass stays in float too.
+// over long sequences are 1.8 to 2 times as fast as in float. Single queries keep the kernels that widen bf16: single
+// queries are memory-bound, and bf16 products would round their float queries and weights. The backward pass stays in
+// float too.
 #pragma once
 
 #include "attn/detail/kernels/bf16/family.h"
