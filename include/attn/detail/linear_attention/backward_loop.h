@@ -14,8 +14,8 @@ struct RecurrenceBackwardCall {
   DTypeView<T> grad_q, grad_k, grad_v;
   DTypeView<T> grad_gate{}, grad_beta{};  ///< shaped like gate and beta; null if the call has none
   StateMemory<const T> before{};          ///< the state that the call began with; null if it was 0
-  /// The gradient of the state after the call, which is replaced by that of the state before it. Null if the loss
-  /// depends on neither.
+  /// The gradient of the state after the call, which is replaced by the gradient of the state before the call. Null if
+  /// the loss depends on neither state.
   StateMemory<T> grad_state{};
 };
 
@@ -36,14 +36,14 @@ template <class T>
 struct RecurrenceBackwardMemory {
   KeptChunk* chunks;    ///< (chunks kept)
   Block<T> states;      ///< (states kept, features * v_dim + features)
-  Block<T> grad_state;  ///< (features, v_dim): of the state after the current chunk, then of that before it
+  Block<T> grad_state;  ///< (features, v_dim): of the state after the current chunk, then before it
   T* grad_normaliser;   ///< (features)
   Block<T> transposed;  ///< (v_dim, features): a state or its gradient, transposed
   T* columns;           ///< (v_dim, tokens): values transposed
   Block<T> grad_out, grad_value, grad_key, grad_query, seen, sums, decayed, grad_raw, grad_scores, grad_gates;
   T* numbers;   ///< (tokens)
   T* entering;  ///< (tokens): with token gates, gradients of the log decays from before the chunk to each token
-  T* leaving;   ///< (tokens): likewise of the log decays from each token to the end of the chunk
+  T* leaving;   ///< (tokens): with token gates, gradients of the log decays from each token to the chunk's end
   T* gates;     ///< (tokens)
 
   static RecurrenceBackwardMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call, const KeptOfRun& kept) {
@@ -69,13 +69,12 @@ struct RecurrenceBackwardMemory {
   }
 };
 
-/// Returns the largest numbers of chunks and states that the backward pass keeps for a run of a head's tokens: all its
-/// chunks, and the state before each chunk that has queries, or a single state for all rows that see the same one. So
+/// Returns the largest numbers of chunks and states that the backward pass keeps for a run of a head's tokens. It keeps
+/// all chunks of the run, and the state before each chunk that has queries; rows that see the same state share one. So
 /// memory grows with the length of a run, by features * v_dim elements for every 64 tokens. Runs reuse the same memory
 /// one after another.
 ///
-/// Keys after the last row are counted as if their gradients were needed, as they are if the final state has a
-/// gradient.
+/// Keys after the last row always count, although their gradients are needed only if the final state has a gradient.
 template <class T>
 KeptOfRun most_kept(const RecurrenceCall<T>& call) {
   KeptOfRun most{0, 0};
@@ -92,9 +91,9 @@ KeptOfRun most_kept(const RecurrenceCall<T>& call) {
   return most;
 }
 
-/// Adds the gradients of token gates through the decays between tokens: that of token t is the sum of pairs(i, j),
-/// score times its gradient, over j < t <= i. Computed by additions only, because differences would cancel where tokens
-/// decay quickly.
+/// Adds the gradients of token gates through the decays between tokens. The gradient of token t's gate is the sum of
+/// pairs(i, j), each a score times its gradient, over j < t <= i. It is computed by additions only, because differences
+/// would cancel where tokens decay quickly.
 template <class T>
 void add_gates_between(const Block<T>& pairs, T* to) {
   for (Index i = 1; i < pairs.rows; ++i) {
@@ -112,7 +111,7 @@ void add_gates_around(const T* entering, const T* leaving, T passing, Index toke
   for (Index t = 1; t < tokens; ++t) to[t] += sum += leaving[t - 1];
 }
 
-/// Backward pass of gated_scores(): adds to the gradients of queries, keys and gates, given that of the scores.
+/// Backward pass of gated_scores(): adds to the gradients of queries, keys and gates, given the gradient of the scores.
 template <class T>
 void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const RecurrenceBackwardMemory<T>& m) {
   const RecurrenceFamily<T>& kernels = w.kernels;
@@ -268,8 +267,8 @@ class RecurrenceBackwardLoop {
     std::copy_n(from + s.rows * s.stride, w_.call.row_of_features(), w_.m.state.normaliser);
   }
 
-  /// Computes the gradients of a chunk from the state before it and the gradient of the state after it, which is
-  /// replaced by that of the state before.
+  /// Computes the gradients of a chunk from the state before it and the gradient of the state after it. Replaces that
+  /// gradient with the gradient of the state before the chunk.
   void run_chunk(const TokenChunk& chunk) {
     const Index n = chunk.keys.size();
     if (n > 0) {
@@ -298,7 +297,7 @@ class RecurrenceBackwardLoop {
   }
 
   /// Computes the gradients through the state after the chunk: those of the chunk's keys and values, and that of the
-  /// state before the chunk, which decays into it.
+  /// state before the chunk, which decays into the state after it.
   void state_back(Index n) {
     const RecurrenceCall<T>& call = w_.call;
     const ChunkGates<T>& gates = w_.m.gates;

@@ -14,7 +14,7 @@ template <class T>
 struct NumberMap {
   const void* map = nullptr;
   void (*apply)(const void* map, T* numbers, Index count) = nullptr;
-  void (*slopes)(const void* map, T* numbers, Index count) = nullptr;  ///< replaces numbers with the slopes there
+  void (*slopes)(const void* map, T* numbers, Index count) = nullptr;  ///< replaces numbers with the map's slopes
 
   NumberMap() = default;
   template <class F>
@@ -31,7 +31,8 @@ struct NumberMap {
         }) {}
 };
 
-/// Rows must be padded with zeros to whole cache lines (kRowUnit), and so are the results.
+/// A feature map as the loops call it. Rows passed to it must be padded with zeros to whole cache lines (kRowUnit); the
+/// rows that it returns are padded in the same way.
 template <class T>
 class BoundFeatures {
  public:
@@ -123,8 +124,8 @@ class BoundFeatures {
   }
 
   /// The gradient of feature i with respect to x is feature_i * (w_i - scale * x), where w_i includes the square root
-  /// of the scale. For queries, the features times their gradients sum to 0, because a common factor of all features
-  /// does not change the result, so x drops out.
+  /// of the scale. For queries, a common factor of all features does not change the result. So the features times their
+  /// gradients sum to 0, and the term with x drops out.
   void favor_gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, Rows<T> of_x, const Block<T>& grad,
                        const Block<T>& grad_x, bool queries) const {
     kernels.multiply(grad, grad, of_x);

@@ -70,8 +70,8 @@ class ChunkLoader {
     call_.map.map(kernels_, in, features.from(0, count), nullptr);
     return features;
   }
-  /// Returns the features of some queries. Without a normaliser they are multiplied by the scale, unless that is left
-  /// to the caller.
+  /// Returns the features of some queries. Without a normaliser they are multiplied by the scale; unless `scaled`, that
+  /// is left to the caller.
   Rows<T> queries(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features, T* factor,
                   bool scaled) const {
     const Index dim = call_.problem.head_dim;
@@ -87,7 +87,7 @@ class ChunkLoader {
   }
 
  private:
-  /// Copies the rows that features are computed from to where the map expects them.
+  /// Copies the rows that features are computed from into the memory from which the map reads them.
   Block<T> input(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features) const {
     const Block<T>& to = call_.map.is_apart() ? raw : features;
     copy(from, count, call_.problem.head_dim, to.data);

@@ -1,5 +1,5 @@
 // Computation of a chunk of tokens: the scores of its tokens with each other (query * key, times the decay of the key),
-// and what it adds to the state.
+// and what the chunk adds to the state.
 #pragma once
 
 #include <algorithm>
@@ -40,9 +40,10 @@ void lower_scores(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<
 
 /// Computes scores with feature gates, whose decays differ between features and cannot be taken out of the product. For
 /// queries in the second half of a range of tokens and keys in the first, decays are split at the middle: keys are
-/// decayed up to it, and queries from it on. So no exponent is above 0 for any gates, and each pair of halves is a
-/// matrix product. Ranges of up to kNearTokens are computed pair by pair. (Yang et al. 2024, "Gated linear attention
-/// transformers with hardware-efficient training", section 4.3, divide by the decays within sub-chunks instead.)
+/// decayed up to the middle, and queries from the middle on. So no exponent is above 0, whatever the gates are, and
+/// each pair of halves is a matrix product. Ranges of up to kNearTokens are computed pair by pair. (Yang et al. 2024,
+/// "Gated linear attention transformers with hardware-efficient training", section 4.3, divide by the decays within
+/// sub-chunks instead.)
 template <class T>
 void gated_scores(const ChunkLoader<T>& loader, Rows<T> query, Rows<T> key, const ChunkGates<T>& gates, Index features,
                   const ScoreMemory<T>& m, const Block<T>& scores) {
@@ -221,10 +222,10 @@ struct ChunkWork {
         {s.data, s.stride, added.data, 1, added.stride, value.data, value.stride, s.rows, s.columns, tokens, before});
     if (call.is_normalised) add_normaliser(m.state, m.key_sums.row(tokens - 1));
   }
-  /// Counterpart of add_to_state() in a run of several segments: adds to two states, or to one if the other is null. It
-  /// processes some features at a time, whose product stays in the L1 cache. A state is rounded the same with or
-  /// without the other. As in add_to_state(), with token gates a state with decay 0 is not read, so that none of its
-  /// NaNs remain.
+  /// Counterpart of add_to_state() in a run of several segments: adds to two states, or to one if the other is null.
+  /// Some features are processed at a time, so that their product stays in the L1 cache. A state gets the same bits
+  /// whether or not the other one is given. As in add_to_state(), with token gates a state with decay 0 is not read, so
+  /// that none of its NaNs remain.
   void add_to_states(const HeadState<T>* running, const SegmentSums<T>* segment) {
     const Rows<T> added = decayed_keys();
     const bool forgets = call.gates == Gates::of_tokens && m.gates.over_all_of_token() == T(0);

@@ -15,9 +15,9 @@
 namespace attn::detail {
 
 /// Returns `features` vectors of a normal distribution in `dim` dimensions, (features, dim). Each block of `dim`
-/// vectors is made orthogonal by Gram-Schmidt, and each vector gets the length of an independent draw, so that it is
-/// also distributed like one (Choromanski et al. 2021, section 2.4). It is a template, so that only programs that use
-/// these products compile them.
+/// vectors is made orthogonal by Gram-Schmidt. Each vector then gets the length of an independent draw, so that it is
+/// also distributed like one (Choromanski et al. 2021, section 2.4). This function is a template, so that only programs
+/// that use its products compile them.
 template <class Number = double>
 Tensor<Number, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
   std::uint64_t counter = 0;
@@ -31,7 +31,7 @@ Tensor<Number, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
     auto row = w.matrix().row(i);
     const Index block = i / dim * dim;
     Number length = 0, left = 0;
-    do {  // its part orthogonal to the rest of the block is 0 with probability 0
+    do {  // the part of the row orthogonal to the rest of the block is 0 with probability 0
       for (Index d = 0; d < dim; ++d) row(d) = normal();
       length = row.norm();
       // Twice, to remove the rounding errors of the first pass.

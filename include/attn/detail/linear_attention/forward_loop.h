@@ -24,8 +24,8 @@ class RecurrenceForwardLoop {
     for (const TokenRun& run : w_.call.runs.of(batch)) this->run(run);
   }
 
-  /// Computes one run of the head that begin() has set up. Segments go through the same steps here as in the functions
-  /// below, in the same order, so that both give the same bits.
+  /// Computes one run of the head that begin() has set up. A segment goes through the same steps here as in the
+  /// functions below, in the same order, so that it gets the same bits.
   void run(const TokenRun& run) {
     const RecurrenceCall<T>& call = w_.call;
     if (!call.state.sums) w_.clear_state();
@@ -143,8 +143,9 @@ class RecurrenceForwardLoop {
                        call.has_delta() ? m.gates.beta : nullptr});
       if (call.is_normalised) w_.add_normaliser(m.state, w_.key.data);
     };
-    // The step of the delta rule computes the output of its query before it has the state, unlike read_state(). A
-    // head's bits must not depend on its place among those that share a key head.
+    // The step of the delta rule computes the output of its query before it has the state, unlike read_state(). With
+    // row_invariant, a head's bits must not depend on its place among those that share a key head, so all heads use
+    // read_state().
     const bool reads_later = chunk.rows.empty() || (call.problem.row_invariant && call.has_delta());
     if (reads_later) advance(w_.key.data, m.out.data);
     if (chunk.rows.empty()) return;

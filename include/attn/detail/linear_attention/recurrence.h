@@ -64,7 +64,7 @@ Index recurrence_bytes(const RecurrenceCall<T>& call, const Options& options) {
     return Workspace::needed(plan.bytes(), plan.workers().count(), plan.shared_bytes());
   };
   // A call with the caller's state needs no memory for its own, but also processes keys that no row sees, which may
-  // make more segments. This returns the larger of the two; the state here is neither read nor written.
+  // make more segments. This returns the larger of the two sizes; the state here is neither read nor written.
   RecurrenceCall<T> with_state = call, without = call;
   T number;
   with_state.state = {&number, &number}, without.state = {};
@@ -151,7 +151,8 @@ void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   const Workers& workers = plan.workers();
   const Workspace workspace(plan.bytes(), workers.count(), options.workspace, plan.shared_bytes());
   if (plan.shares_heads()) return recurrence_in_segments(call, plan, loader, workspace);
-  // A worker's memory is laid out once per task. In a task of a single token that would take much of the time.
+  // A worker's memory is laid out once per task. That would take much of the time of a task with a single token, so a
+  // task has several heads if there are many.
   constexpr Index kTasksPerWorker = 8;
   const Index tasks = workers.count() == 1 ? 1 : std::min(call.states(), kTasksPerWorker * workers.count());
   workers.run(tasks, [&](Index task, int worker) {

@@ -38,8 +38,8 @@ struct RecurrenceCall {
   DTypeView<const T> beta{};  ///< (batch, kv_heads, len, 1), for the delta rule; null without it
   StateMemory<T> state{};
 
-  /// Maximum number of tokens per chunk in the forward pass. With Options::row_invariant, chunks are single tokens,
-  /// because chunks begin where calls do.
+  /// Maximum number of tokens per chunk in the forward pass. Chunks begin where calls do, so with
+  /// Options::row_invariant they are single tokens: results then do not depend on where calls begin.
   Index chunk() const { return problem.row_invariant ? 1 : kChunk; }
   bool has_delta() const { return beta.data() != nullptr; }
   Index group() const { return problem.heads / problem.kv_heads; }
