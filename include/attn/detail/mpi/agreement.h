@@ -123,7 +123,7 @@ struct Terms {
   static constexpr std::int64_t kNone = INT64_MIN;
 
   std::array<std::int64_t, count> values{};
-  std::int64_t q_rows = 0, kv_rows = 0;  ///< the rank's own, which may differ
+  std::int64_t q_rows = 0, kv_rows = 0;  ///< the rank's own, which may differ between ranks
   std::int64_t failed = 0;               ///< Failure::code(); unless 0, the other terms are meaningless
 
   template <class X>
@@ -208,8 +208,8 @@ struct Sharing {
 };
 
 /// Compares the terms of all ranks. @returns the lengths of the whole sequence.
-/// @throws std::invalid_argument, the same on all ranks, if two disagree, one has refused its arguments, or one does
-/// not have the rows that the layout gives it.
+/// @throws std::invalid_argument, the same on all ranks, if two ranks disagree, if one has refused its arguments, or if
+/// one does not have the rows that the layout gives it.
 inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure, const Sharing& sharing) {
   own.failed = failure.code();
   own.set(Terms::layout, static_cast<int>(sharing.layout));

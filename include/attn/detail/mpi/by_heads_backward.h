@@ -79,7 +79,7 @@ class ByHeadsBackward {
   HeadsBuffer<T> of_keys(const DTypeView<const T>& like, bool is_computed = false) const {
     return Exchange::room(like, exchange_.heads.kv, call_.whole.kv_len, is_computed);
   }
-  /// Allocates log-sum-exps of the heads, if they exist. This rank cannot tell from its own rows, because it may have
+  /// Allocates log-sum-exps of the heads, if they exist: a rank cannot tell from its own rows, because it may have
   /// none.
   HeadsBuffer<T> of_lse(bool exists) const {
     return {DType::native, call_.own.batch, exchange_.heads.q.size(), call_.whole.q_len, exists ? 1 : 0};

@@ -26,8 +26,8 @@
 
 namespace attn::detail {
 
-/// Throws if an MPI function returned an error, which it does only if the caller's error handler does not end the
-/// program.
+/// Throws if an MPI function returned an error. MPI functions return errors only if the caller's error handler does not
+/// end the program.
 inline void check_mpi(int code, const char* function) {
   if (code == MPI_SUCCESS) [[likely]]
     return;
@@ -122,7 +122,7 @@ class Communicator {
     return each;
   }
 
-  /// As above, for lists of the same length on all ranks: the elements of rank 0, then those of rank 1, …
+  /// Like all(), for lists of the same length on all ranks: returns the elements of rank 0, then those of rank 1, …
   template <class X>
   std::vector<X> all_of(const std::vector<X>& own) const {
     static_assert(std::is_trivially_copyable_v<X>);

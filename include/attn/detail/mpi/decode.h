@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The results of queries over some keys: for each query a row of v_dim elements, followed by its log-sum-exp and the
-/// part of that lost to rounding, so that a row is one message.
+/// The results of queries over some keys. A row, which is one message, has the v_dim elements of a query, followed by
+/// its log-sum-exp and the part of the log-sum-exp lost to rounding.
 template <class T>
 class PartialResults {
  public:

@@ -86,8 +86,8 @@ class DecodeCall {
   }
 
  private:
-  /// Rows of a sequence on this rank whose tokens are equally spaced. They begin at the start of a page, or stay within
-  /// one page.
+  /// Rows of a sequence on this rank whose tokens are equally spaced. A section begins at the start of a page, or stays
+  /// within one page.
   struct Section {
     Index first_row;
     Progression tokens;
@@ -127,7 +127,7 @@ class DecodeCall {
     own.q_offsets = {};
     return own;
   }
-  /// Returns the rows of a sequence, of queries, results or log-sum-exps.
+  /// Returns the rows `rows` of one batch element: a sequence's part of a tensor of queries, results or log-sum-exps.
   template <class View>
   static View part(const View& t, Index batch_element, const Range& rows) {
     auto shape = t.shape();

@@ -58,8 +58,8 @@ class Messages {
     for (Message& m : pending_) MPI_Wait(&m.request, MPI_STATUS_IGNORE);
   }
 
-  /// Adds 1 to `pending`, and subtracts it again when the message has left its memory or has arrived in it.
-  /// `pending` must outlive this object. Rows without elements are not sent.
+  /// Adds 1 to `pending`, and subtracts 1 when the rows have been sent or received. `pending` must outlive this object.
+  /// Rows without elements are not sent.
   template <class View>
   void send(const View& rows, int to, MessageKind kind, int& pending) {
     if (Message* const m = add(rows, pending)) {

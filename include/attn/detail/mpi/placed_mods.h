@@ -94,7 +94,8 @@ class PlacedElement : public MappedMods<Own, PlaceInCall> {
   bool is_first_;
 };
 
-/// The PlacedElement of each batch element. `mods` and `whole`, the sizes that they are bound to, must outlive it.
+/// The PlacedElement of each batch element. `mods` must outlive this object, and so must `whole`, the sizes that `mods`
+/// are bound to.
 template <class Mods>
 class PlacedMods {
   using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;

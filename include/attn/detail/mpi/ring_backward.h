@@ -27,7 +27,7 @@ void set_zero(const DTypeView<T>& t) {
   for_each_head(t, t, [](auto&& rows, const auto&) { rows.setZero(); });
 }
 
-/// Accumulates a gradient in the caller's memory, or in separate floats if that is 16-bit. It begins with zeros.
+/// Accumulates a gradient in the caller's memory, or in separate floats if that memory is 16-bit. The sum begins at 0.
 template <class T>
 class GradientSum4 {
  public:
@@ -188,7 +188,7 @@ class RingBackward {
   }
 
   /// Adds the gradients of sinks: calls backward() without keys for each part of the queries, before any keys are
-  /// processed, so that each query contributes exactly once. These calls also begin grad_q.
+  /// processed, so that each query contributes exactly once. These calls also initialise grad_q.
   void learn_sinks() {
     KvBuffer<T> none = room(0);
     const DTypeView<const T> k = rows_of_tensor(call_.k, 0, 0), v = rows_of_tensor(call_.v, 0, 0);

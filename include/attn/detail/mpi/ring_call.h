@@ -179,7 +179,7 @@ class PassingKeys {
   /// Whether this parcel has arrived.
   bool has_arrived(std::size_t parcel) const { return buffers_[parcel % 2].pending == 0; }
   /// Begins to receive the next parcel. Call it when the parcel before the last is no longer needed, because there is
-  /// memory for only two.
+  /// memory for only two parcels.
   void receive() {
     if (next_received_ == plan_.incoming.size()) return;
     KvBuffer<T>& room = buffers_[next_received_ % 2];

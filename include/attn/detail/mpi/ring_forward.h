@@ -114,7 +114,7 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
     const Parcel own{comm.rank(), part, {0, kv_tokens.parts[static_cast<std::size_t>(part)].count}};
     if (part == 0 || !own.rows.empty()) meet(own, keys->own_keys(own), keys->own_values(own));
   }
-  // A rank that has failed continues to receive and send, because the others cannot know.
+  // A rank that has failed continues to receive and send, because the others cannot know that it has failed.
   for (std::size_t i = 0; i < plan.incoming.size(); ++i) {
     traffic.seconds_waited += wait_for([&] {
       poll();

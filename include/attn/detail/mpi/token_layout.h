@@ -53,7 +53,7 @@ struct RankTokens {
         parts[0] = piece(rank, ranks);
         break;
       case mpi::Layout::zigzag:
-        // Neighbouring pieces of a rank stay separate: each has its own hull of the rows that others need.
+        // Neighbouring pieces of a rank stay separate: each has its own hull of the rows that other ranks need.
         parts = {piece(rank, 2 * ranks), piece(2 * ranks - 1 - rank, 2 * ranks)};
         break;
       case mpi::Layout::striped:
