@@ -25,7 +25,7 @@ constexpr int kWidestTile = kRegisters >= 16 ? 3 : 2;
 /// Maximum number of rows of keys (scores) or columns of values (output) that a kernel reads at a time.
 constexpr Index kMaxRows = 8;
 
-/// Number of keys whose weights a tile's softmax sums before it adds them to the sum of the tile.
+/// Number of keys whose weights a tile's softmax sums before it adds their sum to the sum of the tile.
 constexpr Index kSummedKeys = 16;
 static_assert(kSummedKeys == 16 && kKeyTile % kSummedKeys == 0, "make_problem() checks kv_offset for it");
 
@@ -36,8 +36,8 @@ static_assert(kSummedKeys == 16 && kKeyTile % kSummedKeys == 0, "make_problem() 
 constexpr Index kStretch = 64;
 
 /// The output of all stretches before the current one, relative to the maxima `max`, and the part lost to rounding.
-/// With Options::row_invariant it is a result like that of an earlier call: `out` is divided by the sums, `max` has the
-/// log-sum-exps, and the first row of `out_rest` their parts lost to rounding.
+/// With Options::row_invariant, totals have the form of an earlier call's result: `out` is divided by the sums, `max`
+/// has the log-sum-exps, and the first row of `out_rest` has the parts of log-sum-exps lost to rounding.
 template <class T>
 struct Totals {
   T* max;       ///< (queries)

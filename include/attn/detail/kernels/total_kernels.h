@@ -40,9 +40,9 @@ struct TotalKernels {
   }
 
   /// For Options::row_invariant: merges the current stretch, whose sums include their rests, into the totals, as
-  /// merge_rows() does with results of calls. Queries of which the stretch keeps no key keep their totals, so that
-  /// results do not depend on the keys that others see. If `adds_up`, weights are not normalised, and outputs are
-  /// added.
+  /// merge_rows() does with results of calls. Queries for which the stretch keeps no key keep their totals, so that
+  /// results do not depend on the keys that other queries see. If `adds_up`, weights are not normalised, and outputs
+  /// are added.
   static ATTN_INLINE void merge_stretch(const TileMemory<T>& m, Index queries, Index v_dim, bool adds_up) {
     T* const weight_before = m.rescale;
     T* const weight = m.tile_max;
@@ -91,7 +91,7 @@ struct TotalKernels {
     weight = factor / all.sum;
     weight_before = before.sum * factor_before / all.sum;
     lse = all.lse();
-    rest = KeptLseRests<T>::is_small(lse) ? T(0) : all.lse_rest();  // as between calls
+    rest = KeptLseRests<T>::is_small(lse) ? T(0) : all.lse_rest();  // as a call would store it
   }
 
   /// to = sums + rests.

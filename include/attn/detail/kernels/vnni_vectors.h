@@ -16,8 +16,9 @@ inline namespace ATTN_BUILT_FOR {
 
 typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
 
-// For wide assembly operands, clang requires the function to have their instruction set, and then rejects always_inline
-// into a caller that lacks it. Without always_inline, it inlines the function once the caller is inlined into a kernel.
+// clang requires a function with wide assembly operands to have their instruction set, and does not accept
+// always_inline for it if a caller lacks that set. Without always_inline, clang inlines the function once its caller is
+// inlined into a kernel.
 #if defined(__clang__)
 #define ATTN_ASSEMBLY(target) target static inline
 #else

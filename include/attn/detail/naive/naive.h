@@ -95,8 +95,8 @@ void softmax_rows(
       continue;
     }
     row = (row - max).exp();
-    // Eigen's vectorised exp() returns a tiny number instead of 0, and denormal numbers are slow. Such results are set
-    // to exactly 0. A select() would do the same, but stops Eigen 3.4 from vectorising.
+    // Eigen's vectorised exp() returns a tiny number instead of 0, and denormal numbers are slow. Results below the
+    // smallest normal number are set to exactly 0. A select() would do the same, but stops Eigen 3.4 from vectorising.
     row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
     const T sum = row.sum() + exp(sink - max);
     row /= sum;

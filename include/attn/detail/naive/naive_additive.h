@@ -99,8 +99,8 @@ class NaiveAdditive final : public NaiveScore<T> {
     return k;
   }
 
-  /// Returns the gradient of x, given that of x * weightᵀ. Adds to the gradient of the weight row by row: a row of x
-  /// whose gradient is 0 may hold anything.
+  /// Returns the gradient of x, given `grad`, the gradient of x * weightᵀ. Adds to the gradient of the weight row by
+  /// row, and skips rows in which `grad` is 0, because such rows of x may hold anything.
   RowMajor<T> through(const HeadParameter<T>& weight, Index head, const RowMajor<T>& grad, const RowMajor<T>& x,
                       HeadParameter<T>& sum) const {
     if (!weight.is_given()) return grad;

@@ -151,7 +151,8 @@ RowMajor<T> copied_head(const DTypeView<const T>& t, Index batch, Index head) {
   return copy;
 }
 
-/// Computes all heads. Those that share a key and value head are one task, and run in turn. Null grad_lse: zero.
+/// Computes all heads. Those that share a key and value head are one task, and run in turn. A null grad_lse means
+/// zeros.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, const DTypeView<T>& grad_v,
                     const DTypeView<const T>& grad_out, const TensorView<const T, 3>& grad_lse,

@@ -25,8 +25,8 @@ ATTN_INLINE void round_to_bf16(Bits& rounded, const V& x) {
 }
 
 /// Conversions of vectors of floats of `Bytes` bytes. These functions lack the instruction set of the kernels that they
-/// are inlined into: there, g++ 12 splits __builtin_convertvector into single lanes, and clang 14 rejects inline
-/// assembly with wide registers. So each compiler gets the form that it handles.
+/// are inlined into. In such functions, g++ 12 splits __builtin_convertvector into single lanes, and clang 14 rejects
+/// inline assembly with wide registers. So each compiler gets the form that it handles.
 template <int Bytes>
 struct HalfVec {
   using V = Vec<float, Bytes>;
@@ -147,8 +147,8 @@ struct HalfVec {
 };
 
 #if ATTN_NEON
-/// NEON conversions of a few instructions each. FEAT_BF16 also has an instruction for narrow_bf16, which needs compiler
-/// flags.
+/// NEON conversions of a few instructions each. narrow_bf16 does not use the instruction of FEAT_BF16, which needs
+/// compiler flags.
 template <>
 struct HalfVec<16> {
   using V = Vec<float, 16>;

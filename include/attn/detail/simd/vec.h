@@ -106,12 +106,12 @@ struct Vec {
   }
 #pragma GCC diagnostic pop
 
-  /// The same for scalars. With plain operators, the compiler might or might not fuse them.
+  /// Like multiply_add(), for scalars. With plain operators, the compiler might or might not fuse product and sum.
   static ATTN_INLINE T multiply_add_one(T a, T b, T c) {
     return multiply_add(broadcast(a).raw, b, broadcast(c).raw).first();
   }
 
-  /// A product that is not rounded yet: with a sum it becomes one multiply_add().
+  /// A product that is not rounded yet: added to a sum, it becomes one multiply_add().
   template <class Factor>
   struct Product {
     Raw a;
@@ -243,7 +243,7 @@ struct Vec {
   friend ATTN_INLINE Vec tanh(const Vec& x) {
     if constexpr (kIsVector) {
       using C = TanhConstants<T>;
-      // The bound is the first operand, so that a NaN passes through: one instruction each.
+      // The bound is the first operand of each select, so that a NaN passes through. Each select is one instruction.
       const Vec most = broadcast(C::kIsOne), least = broadcast(-C::kIsOne), below = select(most < x, most, x);
       const Raw y = select(least > below, least, below).raw, square = y * y;
       Raw p = multiply_add(square, C::kP[C::kDegree], C::kP[C::kDegree - 1] - Raw{}).raw,

@@ -7,8 +7,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A parameter copied into a contiguous tensor of T, (heads, rows, columns). of(head) is the parameter of one head.
-/// Parameters are small compared to the tensors that are multiplied by them.
+/// A parameter copied into a contiguous tensor of T, (heads, rows, columns). of(head) is the parameter of one head. The
+/// copy is cheap: parameters are small compared to the tensors that are multiplied by them.
 template <class T>
 class HeadParameter {
  public:

@@ -135,8 +135,8 @@ class CallInputs {
 };
 
 /// The sizes of an output that are known at compile time: those of an Eigen matrix with the query's rows and the
-/// value's columns, if both are fixed and it is small. The limit is needed because a fixed-size Eigen::Map may be of
-/// any size.
+/// value's columns, if both are fixed and the output is small. The limit is needed because a fixed-size Eigen::Map may
+/// be of any size.
 template <class Q, class V>
 struct FixedSizes {
   static constexpr bool kAre = false;
@@ -147,7 +147,7 @@ struct FixedSizes<Q, V> {
   static constexpr Index kMostBytes = 16 * 1024;  // far below Eigen's limit for objects on the stack
   static constexpr bool kAre = kRows > 0 && kColumns > 0 &&
                                Index(kRows) * kColumns* static_cast<Index>(sizeof(typename Q::Scalar)) <= kMostBytes;
-  /// As in the query, but Eigen's vectors allow only one order.
+  /// The storage order of the query, except that Eigen's vectors allow only one order.
   static constexpr bool kRowMajor = (Q::IsRowMajor && kColumns != 1) || (kRows == 1 && kColumns != 1);
 };
 

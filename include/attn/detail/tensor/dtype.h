@@ -51,7 +51,7 @@ template <>
 inline constexpr DType dtype_of<BFloat16> = DType::bf16;
 #endif
 
-/// Whether tensors may hold a scalar type. Integers would overflow or truncate silently.
+/// Whether tensors may hold a scalar type. Integers are rejected, because they would overflow or truncate silently.
 template <class T>
 constexpr bool is_scalar = std::is_floating_point_v<T> || dtype_of<T> != DType::native;
 

@@ -10,8 +10,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The kernels for 8-bit keys and values on a set of vectors, or null. Only 8-bit caches pass this function on, so that
-/// other programs do not compile the kernels.
+/// A function that returns the kernels for 8-bit keys and values on a set of vectors, or null. Only 8-bit caches pass
+/// it on, so that other programs do not compile the kernels.
 template <class T>
 struct DotKernels;
 template <class T>
@@ -41,7 +41,7 @@ class KvRows : public DTypeView<const T> {
   /// The keys of `tensor` in the order of lists.
   KvRows(const DTypeView<const T>& tensor, const RowList& list) : DTypeView<const T>(tensor), list_(list) {}
 
-  /// The rows from `first` on. If that is in the middle of a page, they end with the page.
+  /// The rows from `first` on. If row `first` is in the middle of a page, the rows end with that page.
   KvRows from(Index first) const {
     Shape<4> shape = this->shape();
     Pages pages = pages_;

@@ -92,7 +92,7 @@ inline ByteRange bytes_of(const Footprint& t) { return t.bytes(); }
           " in memory; ", out_name, " needs its own memory");
 }
 
-/// The same, at almost no cost if the tensors are apart: a hundred instructions are measurable in small calls.
+/// Like check_ends(), at almost no cost if the tensors are apart: a hundred instructions are measurable in small calls.
 template <class Out, class In>
 void check_apart(const Out& out, const ByteRange& of_out, const char* out_name, const In& in, const char* in_name) {
   const ByteRange of_in = bytes_of(in);
