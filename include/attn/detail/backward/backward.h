@@ -11,7 +11,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// The maximum number of bytes of memory that a call may need. `may_round`: whether query, key and value suit the
-/// matrix unit; even if they do, the call may run without it.
+/// matrix unit; the call may run without that unit even then.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const KernelChoice<T>& kernels,
                      const Options& options, bool may_round) {

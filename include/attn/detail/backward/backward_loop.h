@@ -7,9 +7,9 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// The outer loop is over keys, the inner one over queries: the gradients of a tile of keys and values stay in the
-/// cache until all queries have added to them, and those of the queries are loaded and stored a tile at a time (Dao
-/// 2023, algorithm 2). Scores are computed again from queries and keys, and the log-sum-exp of the forward pass turns
-/// them into weights.
+/// cache until all queries have added to them, while the gradients of queries are loaded and stored a tile at a time
+/// (Dao 2023, algorithm 2). Scores are computed again from queries and keys, and the log-sum-exp of the forward pass
+/// turns them into weights.
 template <class T>
 class BackwardLoop {
  public:

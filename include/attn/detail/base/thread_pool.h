@@ -146,7 +146,7 @@ class ThreadPool final : public Executor::Backend {
 
   Helper& helper(int i) const { return helpers_.get()[i]; }
 
-  /// A call, and the range of threads asked for it that are still to be woken.
+  /// A call, and the range of threads that were asked to help with it and are still to be woken.
   struct Call : SharedCall {
     using SharedCall::SharedCall;
     std::atomic<int> next_to_wake{0}, end_to_wake{0};

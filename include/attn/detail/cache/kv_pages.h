@@ -66,7 +66,7 @@ struct TokenRows {
   }
 
   /// Moves and rotates rows of a page. Elements that are not Computed are rotated in Computed and rounded once more;
-  /// `memory` has space for `most` such rows.
+  /// `memory` has space for `most` rows of Computed.
   void rotate(const RowMove& move, const KernelFamily<Computed>& family, const KeyRotation<Computed>& rotation,
               Computed* memory, Index most) const {
     const Index dim = numbers.dim(3);

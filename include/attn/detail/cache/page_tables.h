@@ -138,8 +138,8 @@ class PageTables {
   }
 
   /// Returns how many free pages it takes to append lens[i] tokens to sequences[i], for all i. The sequences must be
-  /// distinct. A shared page is copied before it is written to. If every sequence that shares it is appended to, the
-  /// longest one keeps the original.
+  /// distinct. A shared page is copied before it is written to. If every sequence that shares the page is appended to,
+  /// the longest of them keeps the original.
   Index pages_needed(std::span<const Index> sequences, std::span<const Index> lens) const {
     Index needed = 0;
     std::unordered_map<Index, Index> copies;  // number of copies per page

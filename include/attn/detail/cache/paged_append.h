@@ -25,7 +25,8 @@ inline void check_lens(std::span<const Index> sequences, std::span<const Index> 
   require(!packed || left == 0, "append: the lengths add up to ", tokens - left, ", but there are ", tokens, " tokens");
 }
 
-/// Writes tokens after those of their sequences, into pages that PageTables::take() provided; see check_lens().
+/// Writes new tokens after the existing tokens of their sequences, into pages that PageTables::take() provided; see
+/// check_lens().
 template <class T>
 void write_tokens(KvPages<T>& storage, typename KvPages<T>::Writer& writer, const DTypeView<const cached_t<T>>& k,
                   const DTypeView<const cached_t<T>>& v, const PageTables& tables, std::span<const Index> sequences,

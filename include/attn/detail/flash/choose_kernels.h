@@ -60,7 +60,7 @@ inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }
 
-/// Whether bf16 kernels may compute a call on such tensors.
+/// Whether bf16 kernels may compute a call on tensors of these types.
 inline bool rounds_to_bf16(const Problem& problem, const Options& options, std::initializer_list<DType> dtypes) {
   return fits_bf16(options.compute, dtypes) && scales_after_products(problem.scale);
 }

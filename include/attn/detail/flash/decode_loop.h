@@ -30,8 +30,8 @@ class DirectDecode {
     return !visited.empty() && (pass_.mods == nullptr || pass_.coverage(query, visited, visited) == Coverage::all);
   }
 
-  /// Returns the state of a query after the keys `visited`, and stores its result if `stores`. `is_first`: these are
-  /// its first keys, so the state begins with the sinks.
+  /// Returns the state of a query after the keys `visited`, and stores its result if `stores`. `is_first`: whether
+  /// `visited` are the query's first keys, so that the state begins with the sinks.
   TileMemory<T> run(const QueryTile& query, const Range& visited, bool is_first, bool stores, std::byte* memory) const {
     TileMemory<T> m = memory_in(memory);
     if (is_first) {

@@ -184,7 +184,7 @@ class DecodeTiles {
     });
   }
 
-  /// Multiplies the scores of some queries by the scales of the keys, or their weights by those of the values.
+  /// Multiplies the scores of some queries by the scales of the keys, or their weights by the scales of the values.
   void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m,
                               const DotKernels<T>* dots) const {
     multiply_by_scales(tensors_.k, tile, queries, m, dots);

@@ -194,7 +194,7 @@ class PassTasks {
   /// keys at a time, which hardware prefetchers do not predict: adding the prefetches made four to thirty-two queries
   /// take 0.4 to 0.7 times as long over 8 MiB in L3, 0.93 times over 4 MiB, and 1.02 to 1.08 times over 2 MiB. Pages
   /// that split tiles begin too often for prefetching from L3 to help: over 4 to 8 MiB in pages of 16 tokens, four
-  /// queries took 0.7 times as long without it.
+  /// queries took 0.7 times as long without prefetching.
   bool are_far(double kv_bytes) const {
     constexpr double kMiB = 1024 * 1024;
     const KvRows<T>& keys = pass_.tensors.k;
@@ -219,8 +219,8 @@ struct SmallMemory {
   alignas(kAlignment) std::byte bytes[kBytes];
 };
 
-/// Independent passes, split into tasks for an executor: the pass of a call, or those of several sequences. How the
-/// keys of a pass are split does not depend on the other passes, and neither does its result.
+/// Independent passes, split into tasks for an executor: the pass of a call, or those of several sequences. Neither the
+/// splits of a pass's keys nor its result depend on the other passes.
 template <class T>
 class Plan {
  public:

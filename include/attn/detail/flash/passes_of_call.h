@@ -265,7 +265,7 @@ requires(has_near_part<Mods>()) bool passes_resume(const Mods& mods, const Probl
 }
 
 /// Calls visit(pass) for each pass over the rows of the output, in order. A pass that resumes adds to the contents of
-/// out and lse; the first one does so if `resumes`.
+/// out and lse; the first pass resumes if `resumes`.
 template <class T, class Mods, class Visit>
 void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool resumes, const Visit& visit) {
   const auto pass = [&](const CallTensors<T>& part, const auto& own, bool part_resumes) {

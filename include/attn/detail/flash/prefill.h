@@ -83,8 +83,8 @@ class PrefillTiles {
     return family.format.keys > 1 ? keys : intersect(keys, visited);
   }
 
-  /// The part `keys` of a tile. Keys that only another tile of queries visits must not affect this one, even if they
-  /// are NaN.
+  /// The part `keys` of a tile. Keys that only another tile of queries visits must not affect this tile of queries,
+  /// even if these keys are NaN.
   static Tile part_of(const Tile& tile, const Range& keys) {
     Tile part = tile;
     part.keys = keys;

@@ -118,9 +118,9 @@ struct AdditiveGradientKernels {
   using V = Vec<T, Bytes>;
   static constexpr int kLanes = V::kLanes;
 
-  /// With t = tanh(query + key) for each pair and feature, the gradient of the weight is the sum of grad * t, and that
-  /// of query and key is weight * the sum of grad * (1 - t²). A pair with a gradient of 0 adds nothing, even if its key
-  /// is not finite.
+  /// With t = tanh(query + key) for each pair and feature, the gradient of the weight is the sum of grad * t, and the
+  /// gradient of query and key is weight * the sum of grad * (1 - t²). A pair with a gradient of 0 adds nothing, even
+  /// if its key is not finite.
   ///
   /// Lanes run over queries. Sums for keys are formed over the lanes, for as many keys at a time as fill a vector of
   /// sums.

@@ -7,8 +7,9 @@
 // break the promise that results have float accuracy for the values in the cache: errors of scores and weights would be
 // 2^-17 of the largest.
 //
-// Single queries over bf16 keys have no such kernels: AVX512-BF16 forms twice as many products per instruction, but a
-// float query needs three bf16 values per element, which makes it slower than widening keys once for four queries.
+// There are no kernels of this kind for bf16 keys: AVX512-BF16 forms twice as many products per instruction as float
+// does, but a float query needs three bf16 values per element, so it would be slower than widening keys once for four
+// queries.
 #pragma once
 
 #include <algorithm>

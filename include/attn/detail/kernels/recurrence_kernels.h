@@ -210,8 +210,8 @@ struct RecurrenceKernels {
       }
   }
 
-  /// Adds the gradients of queries, keys and gates, given those of the scores. The gate of token t affects all pairs j
-  /// < t <= i.
+  /// Adds the gradients of queries, keys and gates, given the gradients of the scores. The gate of token t affects all
+  /// pairs j < t <= i.
   static ATTN_INLINE void near_gradients(const NearTokens<T>& n, Rows<T> grad_scores, const Block<T>& grad_query,
                                          const Block<T>& grad_key, const Block<T>& grad_gate) {
     for (Index c = 0; c < n.columns; c += kLanes)

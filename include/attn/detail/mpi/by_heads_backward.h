@@ -1,5 +1,5 @@
-// Gradients of attention by heads. Each rank computes those of whole sequences of some heads, and sends them to the
-// ranks of their rows.
+// Gradients of attention by heads. Each rank computes the gradients of whole sequences of some heads, and sends them to
+// the ranks of their rows.
 #pragma once
 
 #include <optional>
@@ -119,8 +119,8 @@ class ByHeadsBackward {
                 options_);
   }
 
-  /// Sends gradients to the ranks of their rows. If several ranks have a key head, the gradients of the lowest rank are
-  /// received into the sums, and those of the others into separate memory.
+  /// Sends gradients to the ranks of their rows. If several ranks have a key head, the gradients of the lowest such
+  /// rank are received into the sums, and the gradients of the others into separate memory.
   void return_gradients() {
     const RankHeads& own = exchange_.heads;
     const Index own_shared = shared_head(call_.comm.rank()).size();

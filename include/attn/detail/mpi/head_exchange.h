@@ -117,7 +117,7 @@ class HeadExchange {
     }
   }
 
-  /// Heads that are processed together: the sizes of a call with them alone, and its mods.
+  /// Heads that are processed together: the sizes of a call with these heads alone, and its mods.
   struct HeadRun {
     using Mods = PlacedMods<typename Call::Mods>;
 

@@ -166,8 +166,8 @@ class RingBackward {
     add_rows(grad_v_.rows(first, rows), gradients.values(rows));
   }
 
-  /// Computes the gradients that result from this rank's queries and some keys, and sends those of the keys to the rank
-  /// that has them.
+  /// Computes the gradients that result from this rank's queries and some keys, and sends the gradients of the keys to
+  /// the rank that has these keys.
   void meet(const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
     const Index rows = parcel.rows.size();
     KvBuffer<T>& room = buffers_[met_++ % buffers_.size()];

@@ -14,7 +14,7 @@ namespace attn::mpi {
 ///                           striped     0 1 0 1 0 1 0 1
 enum class Layout {
   /// Rank r of P holds the tokens from r/P to (r + 1)/P of the length. Windows need only neighbouring ranks. With a
-  /// causal mask the last rank has 2P - 1 times the pairs of the first one, and all wait for it.
+  /// causal mask the last rank has 2P - 1 times the pairs of the first one, and all wait for the last one.
   contiguous,
   /// Of 2P pieces, rank r holds pieces r and 2P - 1 - r, so that a causal mask gives all ranks the same amount of work
   /// (Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2).

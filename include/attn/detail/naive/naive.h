@@ -31,8 +31,8 @@ class NaiveScore {
   virtual void form(const NaiveHead<T>& q, const NaiveHead<T>& k, Index head,
                     Eigen::Map<RowMajor<T>>& scores) const = 0;
 
-  /// Computes the gradient of the queries and adds to those of keys and parameters. The gradients of scores are 0 for
-  /// dropped pairs.
+  /// Computes the gradient of the queries, and adds to the gradients of keys and parameters. The gradients of scores
+  /// are 0 for dropped pairs.
   virtual void gradients(const RowMajor<T>& grad_scores, const RowMajor<T>& q, const RowMajor<T>& k, Index head,
                          RowMajor<T>& grad_query, RowMajor<T>& grad_key) const = 0;
 };
@@ -211,8 +211,8 @@ inline Work naive_work(const Problem& problem) {
           static_cast<double>(problem.kv_len) * static_cast<double>(problem.head_dim + problem.v_dim)};
 }
 
-/// Computes all heads, each as a task. lse and weights are null if not requested; without weights, each worker holds
-/// those of one head at a time.
+/// Computes all heads, each as a task. lse and weights are null if not requested; if `weights` is null, each worker
+/// holds the weights of one head at a time.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const KeptLseRests<T>& lse_rests,
            const DTypeView<T>& weights, const DTypeView<const T>& q, const DTypeView<const T>& k,

@@ -5,8 +5,8 @@ namespace attn::detail {
 
 /// kPolynomial: 2^f on [-1/2, 1/2], and kMinusOne: (2^f - 1) / f there; both minimax in relative error, found by the
 /// Remez exchange. Their errors of 1.9e-9 and 1.1e-8 (float), 3e-18 and 1.8e-17 (double) are well below the rounding
-/// errors of the evaluation. With one degree less, the error in float is 7.5e-8, which is not well below them, and the
-/// gain in speed was within the noise.
+/// errors of the evaluation. With one degree less, the error in float is 7.5e-8, which is not well below the rounding
+/// errors, and the gain in speed was within the noise.
 ///
 /// kRound: adding 1.5 * 2^mantissa rounds a number to an integer in the low bits; the exponent's bias is added too, so
 /// that shifting those bits up by kMantissaBits gives 2^n. kSmallest: e^x is normal for all x from there on.

@@ -79,8 +79,8 @@ struct Vec {
   /// a * b + c, rounded once if the instruction set has FMA. clang fuses the two operations if they are in one
   /// expression. (Its contract(fast) fuses across functions, but not across a sanitizer's checks, and then the bits of
   /// a sum depend on the code around it.) g++ 13 fuses them in one copy of a loop but not in another, so g++ gets a
-  /// builtin. Subtracting 0 copies a number into all lanes and changes no bit; g++ 12 makes it one instruction only if
-  /// it is an argument of the builtin.
+  /// builtin. Subtracting 0 copies a number into all lanes and changes no bit; g++ 12 turns the subtraction into one
+  /// instruction only if it is an argument of the builtin.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"  // the builtins return vectors, until this function is inlined
   template <class Factor>

@@ -192,8 +192,8 @@ KeptLseRests<T> kept_rests_beside(Lse& lse) {
 }
 
 /// Memory for results: Eigen matrices in the query's storage order if the query is one, otherwise tensors. All hold the
-/// query's scalar type, except log-sum-exps, which would lose too much in 16 bits. V: the value's type, if its columns
-/// may fix those of the output.
+/// query's scalar type, except log-sum-exps, which would lose too much in 16 bits. `V` is the value's type, if its
+/// number of columns may fix the output's.
 template <class Q, class V = void>
 struct Answer {
   using T = typename Traits<Q>::Scalar;

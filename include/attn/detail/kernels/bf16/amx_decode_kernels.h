@@ -132,8 +132,8 @@ struct AmxDecodeKernels {
   }
 
   /// Packs 64 rows of 32 columns into tiles of pairs: for the first 32 rows, columns 0 to 3, 8 to 11, 16 to 19 and 24
-  /// to 27, then the other columns; then the same for the next 32 rows. In this order, two rows take two instructions,
-  /// neither of which crosses the 16-byte lanes of a vector.
+  /// to 27, then the other columns. The next 32 rows follow in the same order. In this order, two rows take two
+  /// instructions, neither of which crosses the 16-byte lanes of a vector.
   ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* row, Index stride, std::byte* to,
                                                      Prefetcher& fetching) {
     for (Index half = 0; half < 2; ++half, to += kTileBytes)

@@ -142,8 +142,9 @@ struct Bf16Softmax {
   };
 
   /// Computes the weights of two keys for 16 queries. bf16 is the upper half of a float: adding 0x8000 rounds to the
-  /// nearest, and the weight of the first key moves into the lower half of that of the second. (Truncating, with the
-  /// rounding in the polynomial, saved two additions but made the largest error at scores of 1e3 eight times as large.)
+  /// nearest, and the weight of the first key moves into the lower half of the second key's weight. (Truncating, with
+  /// the rounding in the polynomial, saved two additions but made the largest error at scores of 1e3 eight times as
+  /// large.)
   ATTN_TARGET_AVX512 static ATTN_INLINE void weigh_pair(Weighing& w, const V& reference, V& sum0, V& sum1, Index lane) {
     V x = exp2(V::load(w.scores + lane) * w.factor - reference),
       y = exp2(V::load(w.scores + lane + kQueries) * w.factor - reference);
