@@ -97,7 +97,7 @@ class BackwardPlan {
   }
   static constexpr Index kMostTogether = 4;
 
-  /// The number of key tiles; the key tiles of a part of the keys, and the query tiles of a part of the queries.
+  /// The number of all key tiles, the key tiles of a part of the keys, and the query tiles of a part of the queries.
   Index key_tiles() const { return ceil_div(problem_.kv_len, kKeyTile); }
   Range key_tiles_of(Index part) const { return share(key_tiles(), part, key_parts_); }
   Range query_tiles_of(Index part) const { return share(tiles_of_group(), part, query_parts_); }
@@ -105,9 +105,9 @@ class BackwardPlan {
   /// Lengths of rows of head_dim and v_dim elements as the kernels expect them.
   Index key_row() const { return padded(problem_.head_dim, kernels_.columns); }
   Index value_row() const { return padded(problem_.v_dim, kernels_.columns); }
-  /// Elements to allocate for a row: in the kernels' format or as T, whichever is larger. arranged_row() and
-  /// arranged_weights() are those for a copy of a key, and of a tile of weights, in the order in which the kernels read
-  /// them; 0 if no copy is needed.
+  /// Elements to allocate for a row: in the kernels' format or as T, whichever is larger. arranged_row() is the number
+  /// for a copy of a key in the order in which the kernels read it, and arranged_weights() the number for such a copy
+  /// of a tile of weights. Both are 0 if no copy is needed.
   Index row(Index dim) const { return std::max(dim, family().format.row(dim)); }
   Index arranged_row() const { return family().format.arranges_values ? row(problem_.head_dim) : 0; }
   Index arranged_weights() const { return family().format.arranges_values ? kKeyTile * most_queries() / 2 : 0; }

@@ -96,9 +96,9 @@ class SharedCall {
   };
 };
 
-/// The mailbox of one thread. The thread is idle, asked to help with a call, or helping with it; unless it is idle, the
-/// mailbox holds the address of that call. Only an idle thread can be asked, and the caller withdraws the request if
-/// the thread has not begun. So a thread that is too late finds nothing, and no caller waits for it.
+/// The mailbox of one thread. The thread is idle, asked to help with a call, or helping with it; in the last two cases,
+/// the mailbox holds the address of that call. Only an idle thread can be asked, and the caller withdraws the request
+/// if the thread has not begun. So a thread that is too late finds nothing, and no caller waits for it.
 class Mailbox {
  public:
   /// Asks the thread to help with `call` as worker number `worker`; returns false if the thread is not idle.

@@ -80,8 +80,8 @@ class Forks {
 };
 
 /// Worker threads shared by concurrent calls. A caller posts to the mailboxes of as many threads as the work justifies;
-/// spinning threads see the request at once, and the caller wakes a few of the sleeping ones, which wake others. No
-/// lock is taken, and a thread that is too late to get a task delays no call.
+/// spinning threads see the request at once. The caller wakes a few of the sleeping threads, which wake others. No lock
+/// is taken, and a thread that is too late to get a task delays no call.
 ///
 /// Eigen's pool is unsuitable: when the operating system gives it fewer threads than it wants, it writes to memory that
 /// was never allocated and waits forever.
@@ -136,8 +136,8 @@ class ThreadPool final : public Executor::Backend {
     }
   };
 
-  /// Whether the last call began so recently that the threads it woke would still be spinning. A thread that wakes too
-  /// late for this call is then awake for the next.
+  /// Whether the last call began so recently that the threads it woke would still be spinning. If calls follow each
+  /// other like this, a thread that wakes too late for one call is awake for the next.
   bool comes_soon_after_another() const {
     const Clock::time_point now = Clock::now();
     const Clock::time_point last(Clock::duration(last_call_.exchange(now.time_since_epoch().count())));
@@ -152,8 +152,8 @@ class ThreadPool final : public Executor::Backend {
     std::atomic<int> next_to_wake{0}, end_to_wake{0};
   };
 
-  /// How many sleeping threads a call may ask: enough to reach `helpers` threads; or one, if that many are already
-  /// awake and `one_more` is set.
+  /// How many sleeping threads a call may ask: enough to reach `helpers` threads, or one if `helpers` threads are
+  /// already awake and `one_more` is set.
   struct Sleepers {
     int helpers;
     bool one_more;

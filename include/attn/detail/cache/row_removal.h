@@ -31,9 +31,9 @@ struct Removal {
 };
 
 /// Plans to keep only the rows in `kept`, which are ascending ranges, none of them empty. Each page of the new table is
-/// the old page that held its first row, so that rows only move towards the front of the table, and a page whose rows
-/// all stay in place is not touched. For an old page that must be written to, write_to(page) chooses the page to write:
-/// the same one, or a free one in its place.
+/// the old page that held its first row. So rows only move towards the front of the table, and a page whose rows all
+/// stay in place is not touched. For an old page that must be written to, write_to(page) chooses the page to write: the
+/// same one, or a free one in its place.
 ///
 /// If `closes_gaps`, rows after the removed rows [begin, end) are rotated by the position of `begin` minus that of
 /// `end`.

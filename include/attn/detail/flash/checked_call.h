@@ -37,7 +37,8 @@ constexpr auto check_output_type() {
   return !std::is_const_v<Number> && (kRank == 2 || kRank == 4);
 }
 
-/// Explains, in a static_assert, why the caller would not see results written to these outputs, deduced from To&&.
+/// Explains, in a static_assert, why the caller would not see results written to these outputs, whose types are deduced
+/// from To&&.
 template <class... To>
 constexpr bool check_destinations() {
   constexpr bool kHasMemory = (has_memory<To> && ...), kStays = !(is_temporary<To> || ...);

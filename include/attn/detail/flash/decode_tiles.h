@@ -13,7 +13,7 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Prefetches the keys or values that will be copied next while those of a tile are being copied: processors cannot
 /// predict the order of gathered rows, and pages of a few tokens end before a pattern has been detected. Rows of pages
-/// are prefetched twice, the second time during the products of the tile: on Zen 4, pages of 16 tokens with 32 query
+/// are prefetched twice, the second time during the products of the tile. On Zen 4, pages of 16 tokens with 32 query
 /// heads, 8 key heads and head_dim 128 were read at 13 GB/s without prefetching, at 16 and 17 with one of the two
 /// prefetches, and at 23 with both. On Zen 5, heads that share no keys took 1.14 times as long without the prefetches
 /// of this class.
@@ -95,8 +95,8 @@ class DecodeTiles {
   TileRows keys_of(Tile&&) const = delete;
   TileRows values_of(Tile&&) const = delete;
 
-  /// The first and the next tile, or step of `keys` keys, of a range. If keys are paged, tiles begin at multiples of
-  /// their length.
+  /// first() returns the first tile of a range, and next() the tile after `tile`; they return steps of `keys` keys if
+  /// `keys` is given. If keys are paged, all but the first begin at multiples of their length.
   Range first(const Range& all, Index keys = kKeyTile) const {
     const Index begin = tensors_.k.is_paged() ? all.begin / keys * keys : all.begin;
     return {all.begin, std::min(begin + keys, all.end)};

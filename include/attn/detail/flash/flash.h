@@ -190,11 +190,11 @@ class PassTasks {
   /// Whether reading this many bytes may be slow without prefetching, because no near cache holds them. 8 MiB is a
   /// core's share of the last-level cache on servers. With 1 MiB of L2 and 32 MiB of L3, omitting the prefetches made
   /// single queries take 0.85 times as long over 8 MiB that had been read before, and 1.05 times as long over 32 MiB.
-  /// Queries that share keys multiply each vector several times, which hides the cost of prefetching, and read four
-  /// keys at a time, which hardware prefetchers do not predict: adding the prefetches made four to thirty-two queries
-  /// take 0.4 to 0.7 times as long over 8 MiB in L3, 0.93 times over 4 MiB, and 1.02 to 1.08 times over 2 MiB. Pages
-  /// that split tiles begin too often for prefetching from L3 to help: over 4 to 8 MiB in pages of 16 tokens, four
-  /// queries took 0.7 times as long without prefetching.
+  /// Queries that share keys multiply each vector several times, which hides the cost of prefetching. They also read
+  /// four keys at a time, which hardware prefetchers do not predict. Adding the prefetches made four to thirty-two
+  /// queries take 0.4 to 0.7 times as long over 8 MiB in L3, 0.93 times over 4 MiB, and 1.02 to 1.08 times over 2 MiB.
+  /// Pages that split tiles begin too often for prefetching from L3 to help: over 4 to 8 MiB in pages of 16 tokens,
+  /// four queries took 0.7 times as long without prefetching.
   bool are_far(double kv_bytes) const {
     constexpr double kMiB = 1024 * 1024;
     const KvRows<T>& keys = pass_.tensors.k;
@@ -220,7 +220,7 @@ struct SmallMemory {
 };
 
 /// Independent passes, split into tasks for an executor: the pass of a call, or those of several sequences. Neither the
-/// splits of a pass's keys nor its result depend on the other passes.
+/// splits of a pass's keys nor its result depends on the other passes.
 template <class T>
 class Plan {
  public:

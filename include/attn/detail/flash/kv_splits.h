@@ -10,7 +10,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// Splits of the keys of blocks of up to `rows` queries. Neither the splits nor the order in which they are merged
-/// depend on the number of workers, so results do not depend on it.
+/// depends on the number of workers, so results do not depend on it.
 template <class T>
 class KvSplits {
  public:

@@ -128,7 +128,7 @@ class JvpLoop {
     s.width = family_.set_for(count).queries;
     s.added = 0;
     s.has_totals = s.dropped_any = false;
-    const auto load = [&](T* to, const RowsToRead& rows) {  // a tile has no more queries than keys
+    const auto load = [&](T* to, const RowsToRead& rows) {  // packed_key has space: no tile has more queries than keys
       family_.load_columns(to, s.width, rows_of(family_, rows, count, head_dim, 1, s.m.packed_key), count, head_dim,
                            static_cast<T>(problem_.scale));
     };

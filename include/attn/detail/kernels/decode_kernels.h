@@ -141,9 +141,10 @@ struct DecodeKernels {
   static ATTN_INLINE Index groups(Index rows) { return ceil_div(rows, kQueriesAtATime); }
 
   /// Number of keys, or values, that are multiplied by all queries before the next ones. The rows that the first four
-  /// queries read are then still in L1 for the others, beside the prefetched lines, and so are the rows of values for
-  /// the pass over the next columns. With eight queries per key, kv_len 8192, head_dim 128 and floats read from memory,
-  /// multiplying all keys of a tile by four queries at a time took 1.3 times as long; in L2 it made no difference.
+  /// queries read are then still in L1 for the others, beside the prefetched lines. Rows of values are also still there
+  /// for the pass over the next columns. With eight queries per key, kv_len 8192, head_dim 128 and floats read from
+  /// memory, multiplying all keys of a tile by four queries at a time took 1.3 times as long; in L2 it made no
+  /// difference.
   static ATTN_INLINE Index keys_in_l1(Index dim) {
     constexpr Index kBytes = 16 * 1024, kStep = 8;
     return std::max(kBytes / std::max<Index>(dim * kSize, 1) / kStep * kStep, kStep);
@@ -297,9 +298,9 @@ struct DecodeKernels {
   /// row and need not be full.
   ///
   /// For a single query, several keys have separate sums. Eight vectors of columns hide the latency of an FMA with the
-  /// sums of one key; fewer vectors need three keys. With two keys, 8 heads of 128 values of 64 floats took 1.25 times
-  /// as long from L2 with AVX-512, and 256 values of 32 floats 1.2 times as long with AVX2, if each head's values
-  /// followed its keys, so that the values of two heads were not contiguous. The cause is not known, but each load's
+  /// sums of one key; fewer vectors need three keys. Two keys were slower if each head's values followed its keys, so
+  /// that the values of two heads were not contiguous: 8 heads of 128 values of 64 floats took 1.25 times as long from
+  /// L2 with AVX-512, and 256 values of 32 floats 1.2 times as long with AVX2. The cause is not known, but each load's
   /// addresses then advance by a power of two. Four keys were no better, and one key took 1.1 times as long with values
   /// in L1.
   template <int R, int kVectors>

@@ -1,11 +1,11 @@
 // Kernels for single queries over 8-bit keys and values that multiply integers (AVX512-VNNI, AVX-VNNI): an instruction
 // forms 64 or 32 8-bit products and sums them in groups of four, exactly, in 32 bits.
 //
-// A query and the weights of a tile become 24-bit integers, three 8-bit digits, in units of a power of two, which keeps
-// the precision of a float for the largest of them. So 64 products take three instructions; in float they take four
-// and, for every four queries, eight conversions. Two digits would match the accuracy of an 8-bit cache, but would
-// break the promise that results have float accuracy for the values in the cache: errors of scores and weights would be
-// 2^-17 of the largest.
+// A query and the weights of a tile become 24-bit integers (three 8-bit digits) in units of a power of two. The largest
+// of these integers have the precision of a float. So 64 products take three instructions; in float they take four and,
+// for every four queries, eight conversions. Two digits would match the accuracy of an 8-bit cache, but would break the
+// promise that results have float accuracy for the values in the cache: errors of scores and weights would be 2^-17 of
+// the largest.
 //
 // There are no kernels of this kind for bf16 keys: AVX512-BF16 forms twice as many products per instruction as float
 // does, but a float query needs three bf16 values per element, so it would be slower than widening keys once for four

@@ -40,8 +40,9 @@ class Prefetcher {
   /// Prefetches into L1 from now on, while a tile is processed: the lines that are read kAhead bytes later, which are
   /// the rest of the tile and the beginning of the next one. L1 holds 16 KiB of them beside the queries and scores, but
   /// not 32. On Zen 5, where one core reads memory at 41 GB/s, tiles of 16 KiB were read at 34 GB/s when prefetched
-  /// into L2, and at 37 into L1; tiles of 32 KiB, for four queries, at 31 into L2, at 26 when prefetched whole into L1,
-  /// and at 38 when prefetched kAhead bytes ahead. With only 4 or 8 KiB ahead, everything was slower.
+  /// into L2, and at 37 when prefetched into L1. Tiles of 32 KiB, for four queries, were read at 31 GB/s when
+  /// prefetched into L2, at 26 when prefetched whole into L1, and at 38 when prefetched kAhead bytes ahead. With only 4
+  /// or 8 KiB ahead, everything was slower.
   template <class T>
   void to_l1(const Tile& tile, const Tile& next) {
     forget();

@@ -296,7 +296,7 @@ class RecurrenceBackwardLoop {
         {e.data, e.stride, rows.data, 1, rows.stride, grad.data, grad.stride, e.rows, e.columns, count, T(1)});
   }
 
-  /// Computes the gradients through the state after the chunk: those of the chunk's keys and values, and that of the
+  /// Computes the gradients through the state after the chunk: the gradients of the chunk's keys and values, and of the
   /// state before the chunk, which decays into the state after it.
   void state_back(Index n) {
     const RecurrenceCall<T>& call = w_.call;

@@ -85,7 +85,7 @@ void recurrence_in_segments(const RecurrenceCall<T>& call, const RecurrencePlan<
   struct Output {
     Index batch, kv_head;
     TokenRun tokens;
-    std::size_t segment;  ///< index of the segment whose state it sees
+    std::size_t segment;  ///< index of the segment whose state these rows see
     bool is_whole_run;    ///< whether it is the only segment of its run
   };
   std::vector<Segment> segments;

@@ -136,7 +136,7 @@ inline namespace ATTN_BUILT_FOR {
 constexpr Index kChunk = 64;
 
 /// Some keys; or some query rows, which see only the state before them; or keys and rows of the same tokens, where each
-/// row also sees the keys up to its own.
+/// row also sees the keys up to its own token.
 struct TokenChunk {
   Range keys;
   Range rows;
@@ -155,7 +155,7 @@ void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_
   const auto some_rows = [&](Index begin, Index end) {
     for (Index r = begin; r < end; r += most) visit(TokenChunk{{0, 0}, {r, std::min(r + most, end)}});
   };
-  // Rows before `first` precede all keys, those from `last` on follow them.
+  // Rows before `first` precede all keys, and rows from `last` on follow all keys.
   const Range keys = run.keys, rows = run.rows;
   const Index first = is_causal ? std::clamp(keys.begin - offset, rows.begin, rows.end) : rows.begin;
   const Index last = is_causal ? std::clamp(keys.end - offset, first, rows.end) : rows.begin;

@@ -103,8 +103,8 @@ class HeadExchange {
   }
 
   /// Calls visit(HeadRun) for consecutive heads of this rank. Heads whose key heads are needed by this rank alone are
-  /// visited together; those of a key head that other ranks need too are visited separately. No two visits share a key
-  /// head.
+  /// visited together; the heads of a key head that other ranks also need are visited separately. No two visits share a
+  /// key head.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
     const Index group = call_.own.heads / call_.own.kv_heads;

@@ -19,8 +19,8 @@ void round_rows(const KernelFamily<T>& family, const DTypeView<T>& sums, const D
       family.unpack_rows(reinterpret_cast<const T*>(sums.rows(b, h).data), to.dim(2), to.dim(3), to.rows(b, h));
 }
 
-/// Where a rank accumulates its output: in the caller's memory, or in its own if the caller's is 16-bit or has no
-/// log-sum-exps.
+/// The output and the log-sum-exps that a rank accumulates. They are in the caller's memory, except that a 16-bit
+/// output, and log-sum-exps for which the caller has no memory, are accumulated in separate memory.
 template <class T>
 class OutputSums {
  public:
@@ -37,7 +37,7 @@ class OutputSums {
     }
   }
 
-  /// Rounds the sums in its own memory.
+  /// Rounds an output in separate memory to the caller's.
   void end(const Options& options) const {
     if (result_.out.dtype() == DType::native) return;
     round_rows(kernel_family<T>(vectors_of(isa_of(options))), out, result_.out);

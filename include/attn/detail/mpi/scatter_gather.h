@@ -134,7 +134,8 @@ Tensor<T, 4> scatter(const Communicator& comm, mpi::Layout layout, const TensorV
   return rows;
 }
 
-/// Reverses scatter(): returns the whole on all ranks (root -1), or on the root; empty on the others.
+/// Reverses scatter(): returns the whole tensor on all ranks (root -1), or on the root; other ranks then get an empty
+/// tensor.
 template <class T>
 Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorView<const T, 4>& own_rows, int rank,
                     int root) {

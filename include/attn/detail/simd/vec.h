@@ -209,8 +209,9 @@ struct Vec {
   }
 
   /// e^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN. The error is a few
-  /// eps near 0 and grows with |x|, because log2(e) is rounded: to 10 eps at -86 in float and 45 at -696 in double,
-  /// three to five times that without FMA. Such weights are far below an eps of the largest one.
+  /// eps near 0 and grows with |x|, because log2(e) is rounded: it reaches 10 eps at -86 in float and 45 eps at -696 in
+  /// double. Without FMA, it is three to five times as large. Weights with errors that large are far below an eps of
+  /// the largest weight.
   friend ATTN_INLINE Vec exp(const Vec& x) {
     if constexpr (kIsVector) {
       using C = Exp2Constants<T>;

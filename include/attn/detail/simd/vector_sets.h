@@ -6,9 +6,9 @@
 #include "attn/isa.h"
 #include "attn/types.h"
 
-// Attributes that compile a function for an instruction set, regardless of the program's flags. Where flags such as
-// -march=native prefer 256-bit vectors, clang would split 512-bit ones in two and g++ would vectorise the loops over
-// mods with narrow ones, unless the attribute states their width.
+// Attributes that compile a function for an instruction set, regardless of the program's flags. That of AVX-512 also
+// states the width of its vectors: where flags such as -march=native prefer 256-bit vectors, clang would otherwise
+// split 512-bit vectors in two, and g++ would vectorise the loops over mods with narrow ones.
 #define ATTN_TARGET_GENERIC
 #define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #if defined(__clang__)

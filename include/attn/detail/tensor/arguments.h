@@ -151,7 +151,7 @@ struct FixedSizes<Q, V> {
   static constexpr bool kRowMajor = (Q::IsRowMajor && kColumns != 1) || (kRows == 1 && kColumns != 1);
 };
 
-/// An Eigen matrix that may carry more digits, as a Tensor may. It converts to its Matrix without them.
+/// An Eigen matrix that may carry more digits, as a Tensor may. It converts to its Matrix without these digits.
 template <class Matrix>
 class WithDigits : public Matrix {
  public:

@@ -81,8 +81,8 @@ struct Footprint {
 
 inline ByteRange bytes_of(const Footprint& t) { return t.bytes(); }
 
-/// Refuses to write to `out` if the first or the last byte of one of the tensors is in an element of the other, as it
-/// is if both use the same memory, wholly or in part. Interleaved tensors, such as query, key and value of one
+/// Refuses to write to `out` if the first or the last byte of one of the tensors is in an element of the other. That is
+/// the case if both use the same memory, wholly or in part. Interleaved tensors, such as query, key and value of one
 /// projection, share nothing.
 [[gnu::cold, gnu::noinline]] inline void check_ends(const Footprint& out, const char* out_name, const Footprint& in,
                                                     const char* in_name) {

@@ -13,7 +13,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Whether a row may have this position. Sums of a few positions stay in range, and below detail::kUnbounded.
+/// Whether a row may have this position. Sums of a few such positions do not overflow, and stay below
+/// detail::kUnbounded.
 constexpr bool is_near(Index position) { return position >= -kLargestIndex && position <= kLargestIndex; }
 
 /// Checks the list of positions of query row 0, if there is one.

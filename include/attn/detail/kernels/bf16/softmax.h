@@ -81,7 +81,8 @@ struct Bf16Softmax {
   /// 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3, is exact at 0 and 1, and has
   /// the smallest relative error on [0, 1] of all such polynomials: 1.03e-4, a 38th of the largest error of rounding to
   /// bf16 (2^-8). Without exactness at 1, the error would be 8.6e-5, but would also occur at 1, where the largest
-  /// weights are: products of scores and log2(e) are rounded, so x may be just below 0 for scores near the maximum.
+  /// weights are: products of scores and log2(e) are rounded, so for scores near the maximum, x may be just below 0 and
+  /// its fraction just below 1.
   ATTN_TARGET_AVX512 static ATTN_INLINE V exp2(const V& x) {
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
     Raw f;
