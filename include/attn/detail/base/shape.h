@@ -38,7 +38,7 @@ constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
 }
 
 /// Returns the sizes `wanted` for a tensor of shape `from`. One of them may be -1; it is inferred from the others.
-/// @throws std::invalid_argument unless both have the same number of elements.
+/// @throws std::invalid_argument unless both shapes have the same number of elements.
 template <int Rank>
 Shape<Rank> reshaped(Shape<Rank> wanted, std::span<const Index> from) {
   Index elements = 1, others = 1, *left = nullptr;

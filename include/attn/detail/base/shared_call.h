@@ -118,7 +118,7 @@ class Mailbox {
   }
   bool holds(const SharedCall& call) const { return (content_.load() & ~kBegun) == asked(call); }
 
-  /// Withdraws a request. True if the thread will not access the call any more: it had not begun, or it has ended.
+  /// Withdraws a request. True if the thread will not access the call any more, because it had not begun or has ended.
   bool take_back(const SharedCall& call) {
     std::uintptr_t mine = asked(call);
     return content_.compare_exchange_strong(mine, kIdle) || mine != (asked(call) | kBegun);

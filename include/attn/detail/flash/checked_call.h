@@ -96,8 +96,8 @@ void with_result_views(const Problem& problem, Result& result, const Options& op
   });
 }
 
-/// The arguments of one call. Every entry point makes one first, which checks types and sizes. It refers to the
-/// caller's tensors, mods and options, and its members refer to each other, so it is never moved.
+/// The arguments of one call. Every entry point first makes a CheckedCall, which checks types and sizes. It refers to
+/// the caller's tensors, mods and options, and its members refer to each other, so it is never moved.
 /// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
 template <class Q, class K, class V, class M>
 class CheckedCall : public CallInputs<Q, K, V> {

@@ -152,7 +152,7 @@ class DecodeLoop {
     Index split;
   };
 
-  /// Runs the task `now`; `following` likely comes next. With several splits, each stores its result in its block's
+  /// Runs the task `now`; `following` likely comes next. With several splits, the task stores its result in its block's
   /// part of `partials`.
   void run(const QueryBlocks<T>& blocks, const Task& now, const Task& following, std::byte* memory,
            std::byte* partials) const {

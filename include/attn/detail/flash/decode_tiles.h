@@ -167,8 +167,8 @@ class DecodeTiles {
            problem_.v_dim % kernels.dots->columns == 0 && has_rows(tensors_.k) && has_rows(tensors_.v);
   }
 
-  /// Rows as kernels read them: in place, or copied to `packed`. While they are copied, the rows `after` are prefetched
-  /// if they will be copied too.
+  /// Rows as kernels read them: in place, or copied to `packed`. While `now` is copied, the rows `after` are prefetched
+  /// if they will also be copied.
   RowsToRead rows(const KernelFamily<T>& family, TileRows now, TileRows after, T* packed) const {
     const Tile& tile = *now.tile;
     if (!copies(*now.of, tile.keys.size())) return now.of->rows(tile.batch, tile.kv_head, tile.keys.begin);

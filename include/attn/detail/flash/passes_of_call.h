@@ -159,9 +159,9 @@ constexpr bool has_near_part() {
     return false;
 }
 
-/// The results that a resuming pass takes from the one before: the log-sum-exps, their parts lost to rounding and, if
-/// the caller's output has 16 bits, so that each pass would round it, the output. The memory is part of the workspace,
-/// or allocated.
+/// The results that a resuming pass takes from the one before: the log-sum-exps with their parts lost to rounding. If
+/// the caller's output has 16 bits, so that each pass would round it, the results also include the output. The memory
+/// is part of the workspace, or allocated.
 template <class T>
 class PassResults {
  public:

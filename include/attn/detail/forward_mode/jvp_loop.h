@@ -27,9 +27,9 @@ struct JvpCall {
 ///     tangent  sum of w * t * value + w * tangent_value
 ///     sum      sum of w * t
 ///
-/// After all keys, when each is divided by the sum of w, the tangent of the output is tangent - sum * out. The three
-/// are contiguous, like one output with more rows, so stretches and their totals cover all of them. With sigmoids, w *
-/// (1 - w) replaces w in products with t, and `sum` stays 0.
+/// After all keys, when each of the three is divided by the sum of w, the tangent of the output is tangent - sum * out.
+/// The three are contiguous, like one output with more rows, so stretches and their totals cover all of them. With
+/// sigmoids, w * (1 - w) replaces w in products with t, and `sum` stays 0.
 template <class T>
 class JvpLoop {
  public:

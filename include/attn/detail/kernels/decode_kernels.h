@@ -24,7 +24,8 @@ struct DecodeProducts {
 /// Lanes run along head_dim in the score product, along keys in the softmax, and along v_dim in the value product. Keys
 /// and values are read once, in place and in memory order, which the speed of decoding depends on. Each product is one
 /// loop for R rows, compiled for R = 1 (a query that does not share its keys) and R = 4. One row has one multiplication
-/// per loaded vector, so it needs sums of several keys to hide the latency of an FMA; four rows have four.
+/// per loaded vector, so it needs sums of several keys to hide the latency of an FMA; four rows have four
+/// multiplications.
 ///
 /// kStored is the element type of keys and values. Here, TileMemory holds rows: query (rows, head_dim), scores (rows,
 /// m.row), out (rows, v_dim).

@@ -35,8 +35,8 @@ struct Block {
 
 enum class FeatureKind : unsigned char { identity, elu1, relu, favor, lambda };
 
-/// Rows to turn into features in place. For a lambda, it has already been applied to the rows; for favor(), the rows
-/// are the products with its random vectors.
+/// Rows to turn into features in place. A lambda has already been applied to them. For favor(), they are the products
+/// with its random vectors.
 template <class T>
 struct FeatureRows {
   FeatureKind kind;

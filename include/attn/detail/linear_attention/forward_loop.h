@@ -53,7 +53,8 @@ class RecurrenceForwardLoop {
   const HeadState<T>& state() const { return w_.m.state; }
   const HeadState<T>& spare_state() const { return w_.m.running; }
 
-  /// Computes the sums that the keys of a segment add, chunk by chunk. Its rows only decide where chunks begin.
+  /// Computes the sums that the keys of a segment add, chunk by chunk. The segment's rows only decide where chunks
+  /// begin.
   void add_segment(const TokenRun& segment, const SegmentSums<T>& sums) { visit(segment, nullptr, &sums); }
   /// Writes the outputs of a segment's rows, given the state before it, which becomes the state after it.
   void write_segment(const TokenRun& segment, const HeadState<T>& state, const SegmentSums<T>* sums = nullptr) {

@@ -89,8 +89,8 @@ class ByHeadsBackward {
     return (rooms.bytes() + ...);
   }
 
-  /// Returns the first key head of a rank if the previous rank has it too; both then compute a part of its gradients.
-  /// Otherwise the range is empty.
+  /// Returns the first key head of a rank if the previous rank has it too; both ranks then compute a part of its
+  /// gradients. Otherwise the range is empty.
   Range shared_head(int rank) const {
     if (rank == 0) return {};
     const Index first = RankHeads(call_.own, rank, call_.comm.ranks()).kv.begin,

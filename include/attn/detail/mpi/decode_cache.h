@@ -92,7 +92,7 @@ class DecodeCall {
     Index first_row;
     Progression tokens;
   };
-  /// A sequence over all ranks, and the mods bound to it. It is never moved.
+  /// A sequence over all ranks, and the mods bound to it. A BoundWhole is never moved.
   struct BoundWhole {
     BoundWhole(const Problem& of_all, const M& mods, std::vector<Section> own_rows)
         : whole(of_all), bound(bind_call(mods, whole)), sections(std::move(own_rows)) {}

@@ -1,5 +1,5 @@
-// A checked call on a ring: a rank's own rows and their sizes, the sizes of the whole, and the keys that it receives
-// from other ranks.
+// A checked call on a ring: a rank's own rows and their sizes, the sizes of the whole sequence, and the keys that the
+// rank receives from other ranks.
 #pragma once
 
 #include <array>

@@ -21,8 +21,8 @@ struct Parcel {
   Range rows;  ///< rows of that part
 };
 
-/// A request that each rank sends to every other rank before any keys are sent: the rows that it needs of each part of
-/// that rank's tokens, and samples of its own mods.
+/// A request that each rank sends to every other rank before any keys are sent: the rows that the sender needs of each
+/// part of the receiver's tokens, and samples of the sender's mods.
 struct Need {
   std::array<std::int64_t, 4> bounds{};  ///< of two ranges
   std::int64_t masks = 0;                ///< a hash

@@ -9,7 +9,7 @@
 
 namespace attn::detail {
 
-/// Returns a tensor of tokens as (batch, heads, len, dim). It may be (len, dim), which is one head, or (batch, heads,
+/// Returns a tensor of tokens as (batch, heads, len, dim). `t` may be (len, dim), which is one head, or (batch, heads,
 /// len), with one number per token.
 template <class T>
 TensorView<T, 4> tokens_view(const TensorView<T, 2>& t) {
@@ -75,8 +75,8 @@ struct ShapeTerms {
 };
 
 /// Returns the shape of the whole tensor. If `summed`, all dimensions except tokens must agree, and the lengths are
-/// summed. Otherwise, with a root, it is the root's shape, and the other ranks' shapes are ignored; without a root
-/// (-1), all shapes must agree.
+/// summed. Otherwise, with a root, the root's shape is returned, and the other ranks' shapes are ignored. Without a
+/// root (-1), all shapes must agree.
 inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, int rank, const Shape<4>& own, int root,
                              bool summed) {
   Hash hash;

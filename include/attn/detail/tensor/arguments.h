@@ -77,8 +77,8 @@ constexpr auto check_scalar() {
   return is_scalar<Scalar>;
 }
 
-/// Explains, in a static_assert, what is wrong with the types of a call. It is called in a static_assert itself, before
-/// anything else can fail.
+/// Explains, in a static_assert, what is wrong with the types of a call. This function is itself called in a
+/// static_assert, before anything else can fail.
 template <class Q, class K, class V>
 constexpr bool check_types() {
   if constexpr (!Viewable<Q> || !Viewable<K> || !Viewable<V>) {
@@ -106,8 +106,8 @@ constexpr bool check_types() {
   }
 }
 
-/// Query, key and value of a call as rank-4 views: of the caller's memory, or of an evaluated expression. It is never
-/// moved, because the views refer to it.
+/// Query, key and value of a call as rank-4 views: of the caller's memory, or of an evaluated expression. A CallInputs
+/// is never moved, because its views refer to it.
 template <class Q, class K, class V>
 class CallInputs {
  protected:
@@ -263,8 +263,8 @@ constexpr int rank_of = [] {
 template <class X>
 constexpr bool has_rank_of_lse = rank_of<X> >= 1 && rank_of<X> <= 3;
 
-/// Views a log-sum-exp argument as (batch, heads, q_len). It has rank 3, rank 1, or rank 2 with a dimension of 1, like
-/// Eigen's vectors.
+/// Views a log-sum-exp argument as (batch, heads, q_len). The argument has rank 3, rank 1, or rank 2 with a dimension
+/// of 1, like Eigen's vectors.
 template <class X>
 auto lse_rank3(X&& x) {
   constexpr int kRank = rank_of<X>;

@@ -16,8 +16,8 @@ struct Bf16Softmax {
   static constexpr Index kQueries = 32;  ///< in a tile: two vectors
 
   /// One step of the online softmax, as in TileKernels, but with a stale maximum: as long as no weight gets large
-  /// relative to the old maximum, one pass over the scores is enough and `out` is not rescaled. This loses nothing,
-  /// because bf16 has the exponent range of float.
+  /// relative to the old maximum, one pass over the scores is enough and `out` is not rescaled. A stale maximum loses
+  /// nothing, because bf16 has the exponent range of float.
   ATTN_TARGET_AVX512 static bool softmax(const TileMemory<float>& m, Index keys, Rows<float>, Index) {
     const Index whole = padded(keys, kStep);
     const V infinity = V::broadcast(std::numeric_limits<float>::infinity()), most = V::broadcast(kMostSum);
