@@ -86,7 +86,7 @@ std::optional<Index> kv_offset_of(const Options& options, const KvView<T>& view,
 template <class Cache>
 using scalar_of = typename std::remove_cvref_t<decltype(std::declval<const Cache&>().view())>::Scalar;
 
-/// Rejects wrong types of a call with a one-sentence error; see check_types().
+/// Rejects, with a one-sentence error, wrong types of a call; see check_types().
 template <class Query, class T>
 constexpr bool check_query() {
   using Q = typename QueryRows<Query>::Tensor;

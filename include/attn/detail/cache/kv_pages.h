@@ -301,7 +301,7 @@ const KernelFamily<cached_t<T>>& moving_family() {
   return family_of<cached_t<T>, TokenRows<T>::kDType != DType::native>(vectors_of(default_isa()));
 }
 
-/// Rejects types that a cache cannot hold with a one-sentence error.
+/// Rejects, with a one-sentence error, types that a cache cannot hold.
 template <class T>
 constexpr void check_cached() {
   static_assert(std::is_same_v<T, std::int8_t> || is_scalar<T>,

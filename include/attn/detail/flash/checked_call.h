@@ -14,7 +14,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The outputs of a call. Null if not requested.
+/// The outputs of a call. An output is null if not requested.
 template <class T>
 struct ResultViews {
   DTypeView<T> out;

@@ -369,7 +369,8 @@ Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, c
   return e;
 }
 
-/// The flash path. A call proceeds as follows; single queries take DecodeLoop and DecodeState instead.
+/// The flash path. A call proceeds as follows; single queries take DecodeLoop and DecodeState instead of PrefillLoop
+/// and PrefillState.
 ///
 ///     for each Pass of the call                            for_each_pass(); most calls have one
 ///       split it into tasks                                Plan, PassTasks::partition()

@@ -150,7 +150,7 @@ constexpr bool gathers_keys() {
     return false;
 }
 
-/// Whether a pass with the `near` part of a GroupedMask comes before those over groups.
+/// Whether a pass with the `near` part of a GroupedMask comes before the passes over groups.
 template <class Mods>
 constexpr bool has_near_part() {
   if constexpr (Mods::kIsGrouped && !gathers_keys<Mods>())

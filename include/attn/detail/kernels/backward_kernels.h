@@ -8,7 +8,7 @@
 //     grad_value    (keys, v_dim)     += weights · grad_out    add_rows, here
 //     grad_key      (keys, head_dim)  += grad_scores · query   add_rows, here
 //
-// In the last two, lanes run over features and the weights are broadcast, four keys at a time. The last two need
+// In the last two products, lanes run over features and the weights are broadcast, four keys at a time. These two need
 // queries and grad_out as rows, while the first two need them as columns, so both forms are stored.
 #pragma once
 

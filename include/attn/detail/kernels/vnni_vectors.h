@@ -139,7 +139,7 @@ struct VnniVectors : VnniInstructions<Bytes> {
     x = (Ints)__builtin_shufflevector((Small)x, (Small)x, (i / 16 * 16 + i % 4 * 4 + i % 16 / 4)...);
   }
 
-  /// Combines the sums of digits, lowest first, into values in units.
+  /// Combines the sums of digits, lowest digits first, into sums in units.
   static ATTN_INLINE V join_digits(const Ints* sums) {
     using Raw = typename V::Raw;
     const V low = V::multiply_add(__builtin_convertvector(sums[1], Raw), 0x1p8f, __builtin_convertvector(sums[0], Raw));

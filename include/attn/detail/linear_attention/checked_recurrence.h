@@ -143,7 +143,7 @@ auto state_memory(State& state, const RecurrenceCall<T>& call, const char* what 
   require(have == want, what, " has shape ", have, ", expected ", want, " as (batch, kv_heads, features, v_dim)");
   return state.memory();
 }
-/// Rejects a state that a call cannot have with a one-sentence error.
+/// Rejects, with a one-sentence error, a state that a call cannot have.
 template <class Call, class S>
 constexpr auto check_state() {
   constexpr bool kSameScalar = std::is_same_v<typename S::Scalar, typename Call::T>;

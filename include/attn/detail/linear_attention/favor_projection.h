@@ -79,7 +79,8 @@ class FavorProjections {
   }
 
  private:
-  // Its address identifies a type without RTTI. Not constant, because linkers may merge equal constants.
+  // The address of this variable identifies a type without RTTI. It is not constant, because linkers may merge equal
+  // constants.
   template <class T>
   inline static char kTypeKey = 0;
 

@@ -61,7 +61,7 @@ class RecurrenceForwardLoop {
     w_.m.state = state;
     visit(segment, &state, sums);
   }
-  /// Writes the outputs of rows that see all keys, which `state` includes.
+  /// Writes the outputs of rows that see all keys; `state` includes these keys.
   void write_rows(Range rows, const HeadState<T>& state) {
     w_.m.state = state;
     read_all(rows);
@@ -164,8 +164,8 @@ class RecurrenceForwardLoop {
   }
 
   /// Calls compute(queries, destination of their outputs) for some rows of each query head, and stores the outputs for
-  /// the caller, divided by their normalisers: those of the state plus m.numbers after compute(). Unless `scaled`,
-  /// compute() multiplies by the scale.
+  /// the caller, divided by their normalisers. A normaliser is that of the state plus m.numbers, as compute() left it.
+  /// Unless `scaled`, compute() multiplies by the scale.
   template <class Compute>
   void each_head(Range rows, const Compute& compute, bool scaled = true) {
     const Index first = w_.first_head();

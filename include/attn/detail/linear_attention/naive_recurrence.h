@@ -66,8 +66,8 @@ class NaiveState {
   std::vector<T> sums_, normaliser_;
 };
 
-/// Features of one row, by the definition of the map. Unlike in the kernels, no factor is taken out of queries except
-/// that of random features, e^max, without which they would overflow.
+/// Features of one row, by the definition of the map. Unlike in the kernels, no factor is taken out of the features of
+/// queries, except e^max out of random features, which would otherwise overflow.
 template <class T>
 class NaiveFeatures {
  public:

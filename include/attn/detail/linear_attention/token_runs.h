@@ -34,7 +34,7 @@ template <AnyMod M>
 requires(!is_mods<M>) struct RecurrentMods<M> : RecurrentMods<Mods<M>> {
 };
 
-/// Rejects mods that have no recurrent form with a one-sentence error.
+/// Rejects, with a one-sentence error, mods that have no recurrent form.
 template <class M>
 constexpr bool check_recurrent_mods() {
   if constexpr (!AnyMod<M>) {

@@ -75,7 +75,7 @@ DTypeView<const T> as_const(const DTypeView<T>& t) {
 }
 
 /// The arguments of a call on a ring, the counterpart of CheckedCall: this rank's rows, and the mods bound to the whole
-/// sequence. Every entry point makes one first, on all ranks.
+/// sequence. Every entry point first makes a RingCall, on all ranks.
 /// @throws std::invalid_argument, the same on all ranks, if sizes disagree on one rank or between ranks, or a mod does
 /// not fit.
 template <class Q, class K, class V, class M>

@@ -1,9 +1,8 @@
 // SIMD vectors as value types, built on the compilers' vector extension: one source for all instruction sets.
 //
-// The functions here are forced inline, so they use the instruction set of the function that they are inlined into,
-// which its `target` attribute selects (see Compiled in detail/simd/vector_sets.h). Vectors are passed by reference,
-// because vector parameters have no common calling convention; as the only member of a class they can be returned by
-// value.
+// The functions here are forced inline, so they use the instruction set that the `target` attribute of the surrounding
+// function selects (see Compiled in detail/simd/vector_sets.h). Vectors are passed by reference, because vector
+// parameters have no common calling convention; a vector that is the only member of a class can be returned by value.
 #pragma once
 
 #include <cmath>

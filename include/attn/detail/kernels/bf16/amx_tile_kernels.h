@@ -1,14 +1,14 @@
 // Kernels for one tile on the matrix unit, in bf16.
 //
-// As in detail/kernels/tile_kernels.h, lanes run over queries. A tile has 32 of them:
+// As in detail/kernels/tile_kernels.h, lanes run over queries. A tile has 32 queries:
 //
 //     query    (head_dim / 2, queries)  pairs of bf16, (d, d + 1) of a query in the space of a float; not scaled
 //     scores   (keys, queries)          float, not yet scaled
 //     weights  (keys / 2, queries)      pairs of bf16, of the keys j and j + 1
 //     out      (v_dim, queries)         float, not yet divided by the sum
 //
-// A row of each is two tile rows of 64 bytes. Keys are read in place, 16 rows of 64 bytes at a time; values are
-// transposed once for all tiles of queries that read them.
+// A row of each array is two register rows of 64 bytes. Keys are read in place, 16 rows of 64 bytes at a time; values
+// are transposed once for all tiles of queries that read them.
 //
 // At head_dim 64 with 64 keys, measured separately with everything in L1, the score product takes 1.5 times as long as
 // its multiplications alone, the value product 1.6 times, and the softmax 2.3 times as long as the multiplications of
