@@ -16,13 +16,13 @@ inline namespace ATTN_BUILT_FOR {
 /// position does not follow from those before it.
 class ExplicitPositions {
  public:
-  RowPositions rows() const { return {first_, said_}; }
+  RowPositions rows() const { return {first_, listed_}; }
 
   /// Reserves memory for append().
   void reserve(Index row, Index count, const Index* given) {
     if (given == nullptr) return;
-    const auto needed = static_cast<std::size_t>(said_.empty() ? count : row + count - first_);
-    if (needed > said_.capacity()) said_.reserve(std::max(needed, 2 * said_.capacity()));
+    const auto needed = static_cast<std::size_t>(listed_.empty() ? count : row + count - first_);
+    if (needed > listed_.capacity()) listed_.reserve(std::max(needed, 2 * listed_.capacity()));
   }
   /// Appends `count` rows from row `row` on, at the given positions or, if `given` is null, at those that follow.
   void append(Index row, Index count, const Index* given) {
@@ -30,18 +30,18 @@ class ExplicitPositions {
   }
   void append(Index row, Index position) {
     if (position == rows()(row)) return;
-    if (said_.empty()) first_ = row;
-    for (Index next = first_ + static_cast<Index>(said_.size()); next < row; ++next) said_.push_back(rows()(next));
-    said_.push_back(position);
+    if (listed_.empty()) first_ = row;
+    for (Index next = first_ + static_cast<Index>(listed_.size()); next < row; ++next) listed_.push_back(rows()(next));
+    listed_.push_back(position);
   }
   void truncate(Index length) noexcept {
     const auto left = static_cast<std::size_t>(std::max<Index>(length - first_, 0));
-    if (left < said_.size()) said_.erase(said_.begin() + static_cast<std::ptrdiff_t>(left), said_.end());
+    if (left < listed_.size()) listed_.erase(listed_.begin() + static_cast<std::ptrdiff_t>(left), listed_.end());
   }
 
  private:
   Index first_ = 0;
-  std::vector<Index> said_;
+  std::vector<Index> listed_;
 };
 
 /// Returns the position of each appended token, of all sequences back to back; empty if `positions` is. If sequences
