@@ -222,7 +222,8 @@ class Drawing {
     line_to(ends.second, kBar);
   }
 
-  /// Returns the colour of a series. Bars of one kind are not grey, because grey is for baselines.
+  /// Returns the colour of a series. If the chart names no series, its bars are not grey, because grey is for
+  /// baselines.
   std::string colour(std::size_t series) const {
     return display::series_class('f', chart_.series.empty() ? 1 : series);
   }

@@ -63,7 +63,7 @@ struct Inputs {
 
 struct Kind {
   std::string name;
-  Index longest;  ///< the length at which a call takes a few seconds or a few hundred MiB
+  Index longest;  ///< the longest length to measure, limited by time or memory
   std::function<void(Inputs&)> call;
 };
 

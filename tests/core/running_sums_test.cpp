@@ -88,8 +88,8 @@ Errors errors_of(const Keys<T>& keys, Index heads, Index q_len, Isa isa, const A
   return errors(out, lse, keys);
 }
 
-/// Expects errors no larger than the naive path's, or than a bound that does not grow with kv_len, for the rounding of
-/// lse and of sums over one tile.
+/// Expects errors no larger than the naive path's or, if that is larger, than an allowance for the rounding of lse and
+/// of sums over one tile, which does not grow with kv_len except through |lse|.
 template <class T>
 void expect_no_worse(const Errors& flash, const Errors& naive, const Keys<T>& keys, bool rounds,
                      const std::string& what) {

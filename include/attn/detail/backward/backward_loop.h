@@ -279,7 +279,7 @@ class BackwardLoop {
   const Problem& problem_;
   const KernelFamily<T>& family_;
   BackwardTiles<T> key_tiles_;
-  T scale_, kept_factor_;  ///< kept_factor_: of dropout
+  T scale_, kept_factor_;  ///< kept_factor_: by which dropout multiplies the weights that it keeps
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -54,10 +54,10 @@ class BackwardPlan {
         kernels_(backward_kernels_of(chosen, problem)),
         tiles_(chosen.family, problem.q_len, false) {
     // Eight tasks keep a few workers busy, even if causal masks make some longer than others. Each part of the keys has
-    // its own gradient of all queries, and each part of the queries one of all keys. Summing these gradients would take
-    // more than a few per cent of the time if parts were shorter than 256 tokens. Sixteen parts of the keys would halve
-    // the time that one head of 4096 tokens takes on sixteen cores, but memory would grow fourfold from 2048 tokens to
-    // 4096.
+    // its own gradient of all queries, and each part of the queries its own gradient of all keys. Summing these
+    // gradients would take more than a few per cent of the time if parts were shorter than 256 tokens. Sixteen parts of
+    // the keys would halve the time that one head of 4096 tokens takes on sixteen cores, but memory would grow fourfold
+    // from 2048 tokens to 4096.
     constexpr Index kMost = 8, kLeast = 256;
     const Index rows = problem.heads / problem.kv_heads * problem.q_len;
     key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);
@@ -111,8 +111,8 @@ class BackwardPlan {
   Index row(Index dim) const { return std::max(dim, family().format.row(dim)); }
   Index arranged_row() const { return family().format.arranges_values ? row(problem_.head_dim) : 0; }
   Index arranged_weights() const { return family().format.arranges_values ? kKeyTile * most_queries() / 2 : 0; }
-  /// Elements of the gradient of a tile's queries, (grad_query_dim(), queries), including the rows that the kernel
-  /// adds. If the score has weights, their gradient follows that of the queries.
+  /// Elements of the gradient of a tile's queries, (grad_query_dim(), queries), including rows of padding. If the score
+  /// has weights, their gradient follows that of the queries.
   Index grad_query_size() const { return padded(grad_query_dim(), family().format.out) * most_queries(); }
   Index grad_query_dim() const { return problem_.head_dim * (learned_.score_weights ? 2 : 1); }
 

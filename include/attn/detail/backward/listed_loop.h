@@ -241,7 +241,7 @@ class ListedLoop {
   const Problem& problem_;
   const KeyLists& lists_;
   const KernelFamily<T>& family_;
-  T scale_, kept_factor_;  ///< kept_factor_: of dropout
+  T scale_, kept_factor_;  ///< kept_factor_: by which dropout multiplies the weights that it keeps
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -23,7 +23,7 @@ class Arena {
 
   /// Returns an uninitialised array; null while counting.
   T* take(Index numbers) { return take_as<T>(padded(numbers, kUnit)); }
-  /// Returns an array of a different type, to which the memory taken so far must be aligned.
+  /// Returns an array of a different type; the bytes taken so far must be a multiple of its alignment.
   template <class X>
   X* take_as(Index count) {
     const Index begin = std::exchange(taken_, taken_ + count * static_cast<Index>(sizeof(X)));

@@ -45,8 +45,8 @@ class ExplicitPositions {
 };
 
 /// Returns the position of each appended token, of all sequences back to back; empty if `positions` is. If sequences
-/// are packed, `tokens` is their total; otherwise it is the number for each of `sequences`, and `positions` may give
-/// the positions of one sequence for all.
+/// are packed, `tokens` is their total. Otherwise it is the number of tokens of each sequence, and `positions` may hold
+/// those of one sequence, which then apply to all.
 inline std::vector<Index> checked_positions(std::span<const Index> positions, Index tokens, Index sequences,
                                             bool packed, bool has_rope) {
   if (positions.empty()) return {};

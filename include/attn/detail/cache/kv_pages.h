@@ -277,7 +277,7 @@ void check_appended(const DTypeView<const T>& k, const DTypeView<const T>& v, In
           " as (batch, kv_heads, tokens, v_dim)");
 }
 
-/// Returns a tensor to append as a rank-4 view.
+/// Returns a rank-4 view of a tensor that is to be appended.
 template <class T, class X>
 DTypeView<const T> appended(const X& x) {
   static_assert(is_scalar<typename Traits<X>::Scalar> && std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,

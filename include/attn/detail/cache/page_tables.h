@@ -170,7 +170,7 @@ class PageTables {
     return std::max<Index>(needed, 0);
   }
 
-  /// Makes those checks of an append that are possible before windows slide for it. Whether there are enough pages is
+  /// Makes the checks of an append that can be made before it slides any window. Whether there are enough pages is
   /// checked only for a single sequence whose window slides.
   /// @throws OutOfPages; std::invalid_argument if a sequence does not exist or is given twice.
   void check_append(std::span<const Index> sequences, std::span<const Index> lens) const {
@@ -244,7 +244,8 @@ class PageTables {
     check_window("accept", sequence, s.length - s.appended + static_cast<Index>(path.size()));
     return kept;
   }
-  /// Plans to keep only some rows of a sequence; see plan_removal(). More pages may be needed than are free.
+  /// Plans a change that keeps only some rows of a sequence; see plan_removal(). More pages may be needed than are
+  /// free.
   Plan plan_kept(Index sequence, std::span<const Range> kept, bool closes_gaps) const {
     const Sequence& s = of(sequence);
     Index taken = 0;
@@ -269,11 +270,11 @@ class PageTables {
     const Index tokens = of(sequence).length - sinks_ - window_;
     return window_ == 0 ? 0 : std::max<Index>(tokens, 0) / page_size_ * page_size_;
   }
-  /// Plans to remove the tokens that have left the window of a sequence, in whole pages. Later tokens keep their rows
-  /// within pages, and their positions, so that their keys need no rotation. Sinks move to the positions just before
-  /// the later tokens; sinks that do not fill a page move into the page of the first later token. The keys of sinks are
-  /// always rotated from their original positions, because a rotation per page would round them once per page; the
-  /// pages with the original keys are kept. More pages may be needed than are free.
+  /// Plans the removal of the tokens that have left the window of a sequence, in whole pages. Later tokens keep their
+  /// rows within pages, and their positions, so that their keys need no rotation. Sinks move to the positions just
+  /// before the later tokens; sinks that do not fill a page move into the page of the first later token. The keys of
+  /// sinks are always rotated from their original positions: rotating them further each time a page leaves would round
+  /// them each time. The pages with the original keys are kept for this. More pages may be needed than are free.
   Plan plan_slide(Index sequence) const {
     const Sequence& s = of(sequence);
     const RowPositions at = s.positions.rows();
@@ -401,7 +402,7 @@ class PageTables {
 
   Index page_size_, window_, sinks_;
   bool has_rope_;
-  std::vector<Index> users_;  // number of tables that each page is in
+  std::vector<Index> users_;  // number of page tables and lists of sinks' pages that each page is in
   PageList free_;
   std::unordered_map<Index, Sequence> sequences_;
   Index next_ = 0;

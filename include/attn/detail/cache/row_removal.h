@@ -30,10 +30,10 @@ struct Removal {
   ExplicitPositions positions;
 };
 
-/// Plans to keep only the rows in `kept`, which are ascending ranges, none of them empty. Each page of the new table is
-/// the old page that held its first row. So rows only move towards the front of the table, and a page whose rows all
-/// stay in place is not touched. For an old page that must be written to, write_to(page) chooses the page to write: the
-/// same one, or a free one in its place.
+/// Plans a removal that keeps only the rows in `kept`, which are ascending ranges, none of them empty. Each page of the
+/// new table is the old page that held its first row. So rows only move towards the front of the table, and a page
+/// whose rows all stay in place is not touched. For an old page that must be written to, write_to(page) chooses the
+/// page to write: the same one, or a free one in its place.
 ///
 /// If `closes_gaps`, rows after the removed rows [begin, end) are rotated by the position of `begin` minus that of
 /// `end`.
@@ -45,7 +45,7 @@ Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions
   plan.released.reserve(table.size());
   const auto page_of = [&](Index row) { return table[static_cast<std::size_t>(row / page_size)]; };
 
-  // Splits the ranges into pieces that cross no page boundary, neither where they come from nor where they go.
+  // Splits the ranges into pieces that cross no page boundary, either where they come from or where they go.
   struct Piece {
     Index from, to, count, shift;
   };
