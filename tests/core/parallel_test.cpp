@@ -251,7 +251,9 @@ std::vector<std::thread::id> threads_of_tasks(const Executor& executor, int work
   executor.run(workers, [&](Index task, int) {
     ids[static_cast<std::size_t>(task)] = std::this_thread::get_id();
     ++arrived;
-    for (int wait = 0; wait < 10000 && arrived < workers; ++wait)
+    // Until a time: sleeping for 100 us takes no time on some systems, so that a number of sleeps is not a time.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (arrived < workers && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     missed += arrived < workers;
   });
