@@ -243,6 +243,18 @@ TEST(Parallel, RunWithStopsAtAnException) {
     }
 }
 
+/// Waits for `condition` with a timeout, so that a failure does not hang. The timeout is read from a clock: in Wine, a
+/// short sleep takes no time.
+template <class Condition>
+bool comes_true(const Condition& condition) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > give_up) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
 /// Runs one task per worker, each of which waits for all others. Returns the thread of each task, or nothing if the
 /// tasks did not meet.
 std::vector<std::thread::id> threads_of_tasks(const Executor& executor, int workers) {
@@ -251,11 +263,7 @@ std::vector<std::thread::id> threads_of_tasks(const Executor& executor, int work
   executor.run(workers, [&](Index task, int) {
     ids[static_cast<std::size_t>(task)] = std::this_thread::get_id();
     ++arrived;
-    // Until a time: sleeping for 100 us takes no time on some systems, so that a number of sleeps is not a time.
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (arrived < workers && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    missed += arrived < workers;
+    missed += !comes_true([&] { return arrived == workers; });
   });
   return missed > 0 ? std::vector<std::thread::id>() : ids;
 }
@@ -275,9 +283,9 @@ TEST(Parallel, TasksOfAWorkerThatIsMissingAreDone) {
   std::vector<std::atomic<int>> runs(kTasks);
   std::atomic<int> done{0}, waiting{0};
   executor.run(kTasks, [&](Index task, int) {
-    if (++waiting <= 2)
-      for (int wait = 0; wait < 10000 && done < kTasks - 2; ++wait)
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (++waiting <= 2) {
+      EXPECT_TRUE(comes_true([&] { return done >= kTasks - 2; }));
+    }
     ++runs[static_cast<std::size_t>(task)];
     ++done;
   });
@@ -318,17 +326,6 @@ TEST(Parallel, ANonFiniteValueDoesNotAffectOtherTiles) {
       for (const Executor& executor : executors())
         EXPECT_TRUE(same_bits(expected, flash(a, sliding_window(70), {.executor = executor, .compute = compute})));
     }
-}
-
-/// Waits for `condition` with a timeout, so that a failure does not hang.
-template <class Condition>
-bool comes_true(const Condition& condition) {
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
 }
 
 TEST(Parallel, AShortCallDoesNotWaitForALongOne) {
