@@ -135,9 +135,13 @@ struct Call {
       : problem(p),
         q({p.batch, p.heads, p.q_len, p.head_dim}),
         k({p.batch, p.kv_heads, p.kv_len, p.head_dim}),
-        tensors{
-            q.view(), {}, q.view(), detail::DTypeView<const float>(k.view()), detail::DTypeView<const float>(k.view()),
-            problem},
+        tensors{q.view(),
+                {},
+                q.view(),
+                detail::DTypeView<const float>(k.view()),
+                detail::DTypeView<const float>(k.view()),
+                problem,
+                detail::kKernels<float>},
         pass({tensors}, detail::choose_kernels<float>({.isa = isa}, detail::Bf16Products::none), tensors.kv_bytes()) {}
   const Problem problem;
   Tensor<float, 4> q, k;

@@ -24,9 +24,13 @@ struct PrefillCall {
   }
   Problem problem;
   Tensor<float, 4> q, k, v, out;
-  detail::CallTensors<float> tensors{
-      out.view(), {}, q.view(), detail::DTypeView<const float>(k.view()), detail::DTypeView<const float>(v.view()),
-      problem};
+  detail::CallTensors<float> tensors{out.view(),
+                                     {},
+                                     q.view(),
+                                     detail::DTypeView<const float>(k.view()),
+                                     detail::DTypeView<const float>(v.view()),
+                                     problem,
+                                     detail::kKernels<float>};
   detail::PassContext<float> pass{
       {tensors}, detail::choose_kernels<float>({.isa = instruction_sets().front()}, detail::Bf16Products::none)};
 
@@ -196,7 +200,8 @@ TEST(DecodeTiles, FetchTheNextRowsInPages) {
     const Tensor<float, 4> q({1, 4, 1, head_dim}), k({kPages, 2, kPage, head_dim}), v({kPages, 2, kPage, v_dim});
     Tensor<float, 4> out({1, 4, 1, v_dim});
     const detail::Pages pages{table.data(), kPages, kPage};
-    const detail::CallTensors<float> tensors{out.view(), {}, q.view(), {k.view(), pages}, {v.view(), pages}, problem};
+    const detail::CallTensors<float> tensors{
+        out.view(), {}, q.view(), {k.view(), pages}, {v.view(), pages}, problem, detail::kKernels<float>};
     const detail::DecodeTiles<float> far(tensors, true), near(tensors, false);
     using Tile = detail::DecodeTiles<float>::Tile;
     const Tile first{0, 1, {0, 64}}, second{0, 1, {64, 128}}, last{0, 1, {128, 192}};

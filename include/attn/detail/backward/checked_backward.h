@@ -152,11 +152,7 @@ class CheckedBackward {
            const LearnedMods<T>* learned = nullptr) const {
     const auto& call = in_.call;
     const BackwardMods<T, Bound<M>> mods(call.mods, call.problem);
-    constexpr bool kNative = hold_computed_numbers<Q, K, V, GradOut, Out, std::remove_cvref_t<GQ>,
-                                                   std::remove_cvref_t<GK>, std::remove_cvref_t<GV>>();
-    CallTensors<T> tensors = call.tensors();
-    tensors.kernels = &kernels_among<T, kNative>();
-    const BackwardCall<T> made{tensors,
+    const BackwardCall<T> made{call.template inputs_beside<GradOut, Out, GQ, GK, GV>(),
                                out_,
                                in_.grad_out,
                                lse_,

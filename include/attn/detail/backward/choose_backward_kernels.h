@@ -69,10 +69,10 @@ BackwardKernelSet<T> backward_kernels_of(const ChosenKernels<T>& chosen, const P
 template <class T>
 ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options& options) {
   const CallTensors<T>& t = call.tensors;
-  const ChosenKernels<T> in_full = t.kernels->choose(options, Bf16Products::none);
+  const ChosenKernels<T> in_full = t.kernels.choose(options, Bf16Products::none);
   const std::initializer_list<DType> dtypes = {t.q.dtype(), t.k.dtype(), t.v.dtype(), call.grad_out.dtype()};
   if (t.score || t.problem.sigmoid_bias || !rounds_to_bf16(t.problem, options, dtypes)) return in_full;
-  const ChosenKernels<T> rounding = t.kernels->choose(options, Bf16Products::by_matrix_unit);
+  const ChosenKernels<T> rounding = t.kernels.choose(options, Bf16Products::by_matrix_unit);
   if (!rounding.on_matrix_unit()) return in_full;
   const BackwardKernelSet<T> kernels = backward_kernels<T>(in_full.vectors);
   const auto size_of = [](const DTypeView<const T>& x) {

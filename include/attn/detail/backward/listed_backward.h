@@ -20,7 +20,7 @@ Index listed_backward_bytes(const Problem& problem, const LearnedSizes& learned,
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void listed_backward(const BackwardCall<T>& call, const ListedCall<T>& listed, const Options& options) {
   const ListedPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned), listed.gathering(),
-                           call.tensors.kernels->choose(options, Bf16Products::none));
+                           call.tensors.kernels.choose(options, Bf16Products::none));
   const ListedLoop<T> loop(call, listed, plan);
   const auto run_keys = [&](const auto& for_all) {
     for_all(plan.key_tasks(), [&](std::byte* group_memory, Index group, Index task, std::byte* memory) {

@@ -198,10 +198,10 @@ class CheckedSequences {
                                        .k = kept_.keys(s),
                                        .v = kept_.values(s),
                                        .problem = b.problem,
+                                       .kernels = kernels,
                                        .lse_rests = to.lse_rests,
                                        .first_batch = s,
                                        .rotation = kept_.rope() ? &b.rotation : nullptr,
-                                       .kernels = &kernels,
                                        .choose_dots = kept_.choose_dots()});
       passes_.add(Pass<T>{*b.tensors, b.mods(), accumulates_});
     });

@@ -21,6 +21,8 @@ struct CallTensors {
   DTypeView<const T> q;
   KvRows<T> k, v;
   const Problem& problem;
+  /// It has no default, which every call would instantiate, and with it the kernels for all types.
+  const KernelChoice<T>& kernels;
   KeptLseRests<T> lse_rests = {};         ///< the parts of lse lost to rounding
   Index first_batch = 0;                  ///< batch index that mods see for element 0
   const Rotation<T>* rotation = nullptr;  ///< rotation applied to queries, one token per row; null if none
@@ -28,8 +30,7 @@ struct CallTensors {
   RowList q_list = {};                    ///< rows of q, out and lse that hold the queries
   bool rows_are_heads = false;            ///< all queries belong to the same token; see JoinedHeads
   Index most_queries = 0;                 ///< per tile; 0: as many as the kernels take
-  const KernelChoice<T>* kernels = &kKernels<T>;
-  ChooseDots<T> choose_dots = nullptr;  ///< for 8-bit keys and values; null for other types
+  ChooseDots<T> choose_dots = nullptr;    ///< for 8-bit keys and values; null for other types
 
   /// Bytes of `keys` keys and values of a head; without an argument, of the whole call.
   Index kv_bytes(Index keys) const {
@@ -268,11 +269,11 @@ ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& optio
     return {family, family, vectors_of(isa_of(options)), Amx::unsupported};
   };
   if (tensors.score) return without_products(tensors.score->family);
-  if (problem.sigmoid_bias) return without_products(tensors.kernels->sigmoids(vectors_of(isa_of(options))));
+  if (problem.sigmoid_bias) return without_products(tensors.kernels.sigmoids(vectors_of(isa_of(options))));
   // The bf16 kernels of a tile sum the weights of several tiles of keys before they round. Over how many tiles they sum
   // depends on all rows of the tile, so results of a row would depend on other rows.
-  if (problem.row_invariant) return without_products(tensors.kernels->choose(options, Bf16Products::none).family);
-  ChosenKernels<T> kernels = tensors.kernels->choose(
+  if (problem.row_invariant) return without_products(tensors.kernels.choose(options, Bf16Products::none).family);
+  ChosenKernels<T> kernels = tensors.kernels.choose(
       options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
   const IsaParts parts = parts_of(isa_of(options));
   // The processor is checked again, because the software stand-in for the matrix unit has no dot products.

@@ -124,6 +124,11 @@ class CheckedCall : public CallInputs<Q, K, V> {
     if constexpr (kIsCall)  // otherwise a static_assert has failed already
       return tensors_with<To...>(result_views<T>(problem, result...));
   }
+  /// The inputs of a call that also uses tensors of these types.
+  template <class... Others>
+  CallTensors<T> inputs_beside() const {
+    return tensors_with<Others...>(result_views<T>(problem));
+  }
 
   /// tensors() with the result in the caller's memory, which must not overlap an input or belong to a temporary.
   template <class... To>
@@ -181,8 +186,8 @@ class CheckedCall : public CallInputs<Q, K, V> {
             .k = k,
             .v = v,
             .problem = problem,
-            .lse_rests = to.lse_rests,
-            .kernels = &kernels_among<T, kNative>()};
+            .kernels = kernels_among<T, kNative>(),
+            .lse_rests = to.lse_rests};
   }
 };
 

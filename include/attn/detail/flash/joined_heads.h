@@ -90,12 +90,12 @@ class JoinedHeads {
       if (problem.heads > 1) strides[1] *= group;  // with one head, the product could overflow
       return view.part(0, shape, strides);
     };
-    CallTensors<T> all{.out = of(t.out), .lse = of(t.lse), .q = of(t.q), .k = t.k, .v = t.v, .problem = problem};
+    CallTensors<T> all{
+        .out = of(t.out), .lse = of(t.lse), .q = of(t.q), .k = t.k, .v = t.v, .problem = problem, .kernels = t.kernels};
     all.lse_rests = t.lse_rests;
     all.first_batch = t.first_batch;
     all.rotation = t.rotation;
     all.rows_are_heads = true;
-    all.kernels = t.kernels;
     return all;
   }
 
