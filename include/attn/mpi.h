@@ -133,7 +133,8 @@ class Ring {
   /// heads, process these, and exchange the results back. Each element of q, k, v and out is sent once, whereas a ring
   /// sends keys to all ranks. But nothing is computed during the exchange, and there must be at least one head per
   /// rank. The number of heads need not be divisible by the number of ranks, and several ranks may need the same key
-  /// head. Results differ from those of the ring only by rounding.
+  /// head. Results differ from those of the ring only by rounding. With Options::row_invariant they are, bit for bit,
+  /// those of a single machine with that option, for any number of ranks and any layout.
   ///
   /// Memory: the whole sequence for this rank's heads, about as much as its rows of all heads take.
   /// @throws std::invalid_argument as attention() does, and if there are fewer heads than ranks.
@@ -142,8 +143,8 @@ class Ring {
                           const Options& options = {}) {
     const detail::ModsAndOptions with(mods, options);
     traffic_ = {};
-    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention_by_heads", query, key, value, with.mods,
-                          with.options,
+    detail::RingCall call(comm_, detail::Sharing{.layout = layout_, .by_heads = true}, "attention_by_heads", query, key,
+                          value, with.mods, with.options,
                           [](const auto& c, auto&) { check_heads(c, "attention_by_heads", "attention()"); });
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
@@ -238,8 +239,8 @@ class Ring {
     decltype(auto) grad_held = detail::evaluated(detail::gradient_of_out(grad_out));
     decltype(auto) out_held = detail::evaluated(result.out);
     detail::RingGradients<T> arrays;
-    detail::RingCall call(comm_, detail::Sharing{layout_}, operation, query, key, value, mods, options,
-                          [&](const auto& c, detail::Terms& terms) {
+    detail::RingCall call(comm_, detail::Sharing{.layout = layout_, .by_heads = by_heads}, operation, query, key, value,
+                          mods, options, [&](const auto& c, detail::Terms& terms) {
                             using Terms = detail::Terms;
                             const Shape<4> want{c.own.batch, c.own.heads, c.own.q_len, c.own.v_dim};
                             arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");

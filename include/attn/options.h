@@ -133,7 +133,8 @@ struct Options {
   /// any other heads, in a tensor or in a cache with any pages and capacity, and with any executor. This holds for
   /// attention() and attention_into(), over tensors and caches, additive_attention(), recurrent forms and their states,
   /// linear_into() and MultiHeadAttention, but not for gradients, attention_jvp(), attention weights and the naive
-  /// path. mpi::Ring throws std::invalid_argument, because it merges the results of ranks in the order of the layout.
+  /// path. Of mpi::Ring, attention_by_heads() has this property; the calls that merge the results of ranks, whose
+  /// order depends on the layout, throw std::invalid_argument.
   ///
   /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group tokens,
   /// and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float take no

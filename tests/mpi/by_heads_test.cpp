@@ -41,4 +41,28 @@ TEST(ByHeads, EveryLength) {
   });
 }
 
+/// The bits of a single call, for prompts and for single queries, whose heads are computed together.
+template <class T>
+void check_row_invariance() {
+  for_each_ring(54, [&](mpi::Ring& ring, Random&, Sample&) {
+    const Options options{.row_invariant = true};
+    std::vector<double> logits(14);
+    for (std::size_t h = 0; h < logits.size(); ++h) logits[h] = static_cast<double>(h % 3) - 1;
+    const auto mods = attn::causal() | attn::sinks(logits) | attn::dropout(0.2, 9);
+    for (const Index kv_heads : {1, 2, 7})
+      for (const Index q_len : {1, 45}) {
+        SCOPED_TRACE(std::to_string(kv_heads) + " key heads, " + std::to_string(q_len) + " queries");
+        const auto q = drawn<T>({2, 14, q_len, 9}, 1), k = drawn<T>({2, kv_heads, 130, 9}, 2),
+                   v = drawn<T>({2, kv_heads, 130, 5}, 3);
+        const auto whole = attn::attention(q, k, v, mods, options);
+        const auto r = ring.attention_by_heads(ring.scatter(q), ring.scatter(k), ring.scatter(v), mods, options);
+        EXPECT_TRUE(same_bits(plain(ring.gather(r.out)), plain(whole.out)));
+        EXPECT_TRUE(same_bits(plain(ring.gather(r.lse)), plain(whole.lse)));
+      }
+  });
+}
+
+TEST(ByHeads, RowInvariantResultsHaveTheBitsOfASingleCall) { check_row_invariance<float>(); }
+TEST(ByHeads, RowInvariantHalfResultsHaveTheBitsOfASingleCall) { check_row_invariance<Eigen::half>(); }
+
 }  // namespace attn::test

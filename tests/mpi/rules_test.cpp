@@ -49,6 +49,10 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
       EXPECT_HAS(text, "scale is 0.25 on rank 0, 0.5 on rank " + last);
       text = all([&] { odd ? ring.attention(q, k, v, {.q_offset = 3}) : ring.attention(q, k, v); });
       EXPECT_HAS(text, "q_offset is none on rank 0, 3 on rank " + last);
+      if (ring.ranks() == 2) {  // there are two heads
+        text = all([&] { ring.attention_by_heads(q, k, v, {.row_invariant = odd}); });
+        EXPECT_HAS(text, "Options::row_invariant is 0 on rank 0, 1 on rank 1");
+      }
       text = all([&] { odd ? ring.attention(q, k, v, attn::causal()) : ring.attention(q, k, v); });
       EXPECT_HAS(text, "the type of the mods differs between rank 0 and rank " + last);
       text = all([&] { ring.attention(q, k, v, attn::sliding_window(odd ? 7 : 8)); });
@@ -95,6 +99,10 @@ TEST(Rules, ErrorsOfOneRankAreThrownOnAll) {
     with_memory.workspace = memory;
     text = all([&] { ring.attention(q, k, v, with_memory); });
     EXPECT_HAS(text, "Options::workspace must be empty, but has 64 bytes");
+    text = all([&] { ring.attention(q, k, v, {.row_invariant = true}); });
+    EXPECT_HAS(text, "bits depend on the layout; use attention_by_heads()");
+    text = all([&] { ring.decode(q, k, v, {.row_invariant = true}); });
+    EXPECT_HAS(text, "bits depend on the layout; use attention_by_heads()");
     const std::vector<Index> lengths{40, 40};
     text = all([&] { ring.attention(q, k, v, attn::key_lengths(lengths)); });
     EXPECT_HAS(text, "key_lengths");

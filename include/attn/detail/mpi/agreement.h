@@ -83,6 +83,7 @@ struct Terms {
     kv_offset,
     sigmoid_bias,
     compute,
+    row_invariant,
     mods,
     count
   };
@@ -117,6 +118,7 @@ struct Terms {
       {"kv_offset", Kind::size},
       {"the bias of the sigmoid", Kind::real},
       {"Options::compute", Kind::opaque},
+      {"Options::row_invariant", Kind::size},
       {"the type of the mods", Kind::opaque},
   }};
   /// The value of an option that is not given.
@@ -205,7 +207,18 @@ inline std::string term_text(const Terms& terms, Terms::Name name) {
 struct Sharing {
   mpi::Layout layout;
   bool of_queries = true;  ///< false: all ranks have all queries
+  bool by_heads = false;   ///< whether ranks exchange tokens for heads, so that no results are merged
 };
+
+/// Refuses options that a Ring cannot honour.
+inline void check_ring_options(const Options& options, const Sharing& sharing) {
+  require(options.workspace.data() == nullptr,
+          "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
+          " bytes");
+  require(
+      !options.row_invariant || sharing.by_heads,
+      "row_invariant: this call merges the results of ranks, so bits depend on the layout; use attention_by_heads()");
+}
 
 /// Compares the terms of all ranks. @returns the lengths of the whole sequence.
 /// @throws std::invalid_argument, the same on all ranks, if two ranks disagree, if one has refused its arguments, or if
@@ -270,6 +283,7 @@ Terms terms_of(const char* operation, const Problem& p, const Options& options) 
   else
     t.set(Terms::sigmoid_bias, Terms::kNone);
   t.set(Terms::compute, static_cast<int>(options.compute));
+  t.set(Terms::row_invariant, options.row_invariant ? 1 : 0);
   t.set(Terms::mods, hash(typeid(Mods).name()));
   t.q_rows = p.q_len;
   t.kv_rows = p.kv_len;

@@ -142,10 +142,7 @@ class DecodeCall {
     for (Index s = 0; s < kept_.size(); ++s)
       require(kept_.offset(s) == 0, "attn::mpi: ", kept_.offset(s), " tokens of sequence ", s,
               " have left the window of its cache, but ranks need all tokens of their layout");
-    require(options.workspace.data() == nullptr,
-            "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
-            " bytes");
-    require(!options.row_invariant, "row_invariant: a Ring merges the results of ranks, so bits depend on the layout");
+    check_ring_options(options, {layout_, false});
     require(kept_.rope() == nullptr,
             "decode: the cache rotates keys by their rows on this rank, which are not their positions; use a cache "
             "without a rope, and rotate keys and queries beforehand: rope.rotate(k, positions)");

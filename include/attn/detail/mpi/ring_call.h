@@ -96,11 +96,7 @@ class RingCall : public CallInputs<Q, K, V> {
     Terms terms;
     failure.guard([&] {
       own = make_problem<T>(q, k, v, options);
-      require(options.workspace.data() == nullptr,
-              "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
-              " bytes");
-      require(!options.row_invariant,
-              "row_invariant: a Ring merges the results of ranks, so bits depend on the layout");
+      check_ring_options(options, sharing);
       terms = terms_of<M>(operation, own, options);
       terms.set(Terms::q_type, static_cast<int>(q.dtype()));
       terms.set(Terms::k_type, static_cast<int>(k.dtype()));
