@@ -110,11 +110,9 @@ class KvCache {
   /// std::length_error if a sequence would exceed max_capacity.
   template <class K, class V>
   void append(const K& k, const V& v, const AppendOptions& options = {}) {
-    const auto& keys_held = detail::evaluated(k);
-    const auto& values_held = detail::evaluated(v);
-    const auto keys = detail::appended<Computed>(keys_held);
-    append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held), config_.batch,
-           std::vector<Index>(lengths_.size(), keys.dim(2)), false, options);
+    detail::with_new_tokens<T>(k, v, [&](const Tokens& tokens) {
+      append_tokens(tokens, detail::ShortList<Index>(lengths_.size(), tokens.count()), false, options);
+    });
   }
 
   /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v (1, kv_heads, sum of lens, v_dim),
@@ -122,21 +120,18 @@ class KvCache {
   /// {.positions = …} as lengths.)
   template <class K, class V, std::convertible_to<Indices> Lens = Indices>
   requires(!std::is_integral_v<K>) void append(const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
-    const auto& keys_held = detail::evaluated(k);
-    const auto& values_held = detail::evaluated(v);
-    append(detail::appending_family<T, K, V>(), detail::appended<Computed>(keys_held),
-           detail::appended<Computed>(values_held), 1, Indices(std::move(lens)).values, true, options);
+    const Indices given(std::move(lens));
+    detail::with_new_tokens<T>(k, v, [&](const Tokens& tokens) { append_tokens(tokens, given.values, true, options); });
   }
 
   /// Appends tokens to one sequence: k (1, kv_heads, tokens, head_dim), v (1, kv_heads, tokens, v_dim).
   template <class K, class V>
   void append(Index sequence, const K& k, const V& v, const AppendOptions& options = {}) {
-    const auto& keys_held = detail::evaluated(k);
-    const auto& values_held = detail::evaluated(v);
-    const auto keys = detail::appended<Computed>(keys_held);
-    std::vector<Index> lens(lengths_.size(), 0);
-    lens[at(sequence)] = keys.dim(2);
-    append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held), 1, lens, true, options);
+    detail::with_new_tokens<T>(k, v, [&](const Tokens& tokens) {
+      detail::ShortList<Index> lens(lengths_.size(), 0);
+      lens[at(sequence)] = tokens.count();
+      append_tokens(tokens, lens, true, options);
+    });
   }
   /// @deprecated Renamed to append().
   template <class K, class V>
@@ -259,7 +254,7 @@ class KvCache {
   }
 
   using Pages = detail::KvPages<T>;
-  using View = detail::DTypeView<const Computed>;
+  using Tokens = detail::NewTokens<T>;
 
   static KvCacheConfig checked(KvCacheConfig c) {
     if (c.v_dim == 0) c.v_dim = c.head_dim;
@@ -286,46 +281,34 @@ class KvCache {
     return t.part(first * t.stride(0), {count, t.dim(1), len, t.dim(3)}, t.strides());
   }
 
-  /// Appends lens[i] tokens to sequence i: the tokens of batch element i or, if `ragged`, the tokens that follow those
-  /// of sequence i - 1.
-  void append(const detail::KernelFamily<Computed>& kernels, const View& k, const View& v, Index batch,
-              std::span<const Index> lens, bool ragged, const AppendOptions& options) {
-    detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
-    const Index given = static_cast<Index>(lens.size());
-    detail::require(given == config_.batch, "append: got ", given, " lengths for ", config_.batch, " sequences");
-    Index left = k.dim(2), most = 0, longest = 0;
-    for (std::size_t i = 0; i < lens.size(); ++i) {
-      detail::require(lens[i] >= 0 && lens[i] <= left, "append: the length for sequence ", i, " must be in 0..", left,
-                      " (the tokens that remain of the ", k.dim(2), " given), but is ", lens[i]);
-      if (ragged) left -= lens[i];
+  /// Appends lens[i] of the tokens to sequence i; see NewTokens.
+  void append_tokens(const Tokens& tokens, std::span<const Index> lens, bool packed, const AppendOptions& options) {
+    detail::ShortList<Index> numbers;
+    for (Index s = 0; s < config_.batch; ++s) numbers.push_back(s);
+    detail::check_appended(tokens, config_, numbers, lens, packed);
+    const std::vector<Index> positions = detail::checked_positions(options.positions.values, tokens.count(),
+                                                                   config_.batch, packed, config_.rope.has_value());
+    Index most = 0, longest = 0;
+    for (std::size_t i = 0; i < lens.size(); ++i)
       if (lengths_[i] + lens[i] > most) most = lengths_[i] + lens[i], longest = static_cast<Index>(i);
-    }
-    detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", but there are ",
-                    k.dim(2), " tokens");
-    const std::vector<Index> positions =
-        detail::checked_positions(options.positions.values, k.dim(2), batch, ragged, config_.rope.has_value());
     if (most > config_.max_capacity)
       detail::raise(std::length_error(detail::joined(
           {"attn: sequence ", longest, " of the cache would have ", most, " tokens, but max_capacity is ",
            config_.max_capacity, "; truncate() it, or construct the cache with a larger max_capacity"})));
-    typename Pages::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
-                                  config_.rope ? &*config_.rope : nullptr);
-    // For each sequence, calls visit(its number, the rows of its tokens in the batch element, their positions).
-    const auto each = [&](const auto& visit) {
-      Range rows{0, 0};
-      const Index* listed = positions.empty() ? nullptr : positions.data();
-      for (Index i = 0; i < given; ++i) {
-        const Index len = lens[at(i)];
-        rows = {ragged ? rows.end : 0, ragged ? rows.end + len : len};
-        visit(i, rows, listed);
-        if (listed) listed += len;
-      }
-    };
-    each([&](Index i, Range rows, const Index* listed) { positions_[at(i)].reserve(length(i), rows.size(), listed); });
+    typename Pages::Writer writer(tokens, config_.rope ? &*config_.rope : nullptr);
+    detail::for_each_given(positions, lens, [&](std::size_t i, const Index* given) {
+      positions_[i].reserve(lengths_[i], lens[i], given);
+    });
     if (most > capacity()) grow(most);
-    each([&](Index i, Range rows, const Index* listed) {
-      positions_[at(i)].append(length(i), rows.size(), listed);
-      pages_.append(writer, k, v, ragged ? 0 : i, rows, std::array{i}, length(i), positions_[at(i)].rows());
+    detail::for_each_given(
+        positions, lens, [&](std::size_t i, const Index* given) { positions_[i].append(lengths_[i], lens[i], given); });
+    struct Sequence {
+      std::array<Index, 1> pages;
+      Index length;
+      const detail::ExplicitPositions& positions;
+    };
+    pages_.append(writer, lens, packed, [&](std::size_t i) {
+      return Sequence{{static_cast<Index>(i)}, lengths_[i], positions_[i]};
     });
     for (std::size_t i = 0; i < lens.size(); ++i) {
       lengths_[i] += lens[i];

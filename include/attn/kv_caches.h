@@ -306,14 +306,17 @@ class KvLayer {
   /// its tokens already.
   template <class K, class V>
   void append(const K& k, const V& v, const AppendOptions& options = {}) {
-    append(k, v, nullptr, options);
+    detail::with_new_tokens<T>(k, v, [&](const Tokens& tokens) {
+      append_tokens(tokens, detail::ShortList<Index>(caches_->opened(step_).lens.size(), tokens.count()), false,
+                    options);
+    });
   }
   /// Appends the step's tokens with the sequences packed back to back, lens[i] tokens of the i-th: k (1, kv_heads, sum
   /// of lens, head_dim), v (1, kv_heads, sum of lens, v_dim).
   template <class K, class V, std::convertible_to<Indices> Lens = Indices>
   void append(const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
     const Indices given(std::move(lens));
-    append(k, v, &given, options);
+    detail::with_new_tokens<T>(k, v, [&](const Tokens& tokens) { append_tokens(tokens, given.values, true, options); });
   }
 
   /// Returns a view of the step's sequences in this layer, as attention() takes them. Valid until the layer appends, or
@@ -331,6 +334,7 @@ class KvLayer {
  private:
   friend class KvStep<T>;
   friend class detail::AppendUndo<KvLayer>;
+  using Tokens = detail::NewTokens<T>;
 
   KvLayer(KvCaches<T>& caches, std::uint64_t step, Index layer) : caches_(&caches), step_(step), layer_(layer) {}
 
@@ -340,33 +344,20 @@ class KvLayer {
   }
   void restore(bool appended) noexcept { caches_->appended_[static_cast<std::size_t>(layer_)] = appended; }
 
-  template <class K, class V>
-  void append(const K& k, const V& v, const Indices* lens, const AppendOptions& options) {
-    const auto& keys_held = detail::evaluated(k);
-    const auto& values_held = detail::evaluated(v);
-    const auto keys = detail::appended<Computed>(keys_held);
-    const detail::ShortList<Index> same(lens ? 0 : caches_->opened(step_).lens.size(), keys.dim(2));
-    append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held),
-           lens ? lens->values : same, lens != nullptr, options);
-  }
-  void append(const detail::KernelFamily<Computed>& kernels, const detail::DTypeView<const Computed>& k,
-              const detail::DTypeView<const Computed>& v, std::span<const Index> lens, bool packed,
-              const AppendOptions& options) {
+  void append_tokens(const Tokens& tokens, std::span<const Index> lens, bool packed, const AppendOptions& options) {
     const detail::OpenStep& step = caches_->opened(step_);
-    const KvCachesConfig& c = caches_->config();
-    detail::check_appended(k, v, packed ? 1 : static_cast<Index>(lens.size()), c.kv_heads, c.head_dim, c.v_dim);
-    detail::check_lens(step.sequences, lens, k.dim(2), packed);
+    detail::check_appended(tokens, caches_->config(), step.sequences, lens, packed);
     for (std::size_t i = 0; i < lens.size(); ++i)
       detail::require(lens[i] == step.lens[i], "append: the step has ", step.lens[i], " tokens for sequence ",
                       step.sequences[i], ", but layer ", layer_, " got ", lens[i]);
     detail::require(!marks(), "append: layer ", layer_, " has appended the tokens of this step already");
-    const Rope* const rope = KvCaches<T>::rope_of(c, layer_);
-    const std::vector<Index> positions =
-        detail::checked_positions(options.positions.values, k.dim(2), packed ? 1 : k.dim(0), packed, rope != nullptr);
+    const Rope* const rope = KvCaches<T>::rope_of(caches_->config(), layer_);
+    const std::vector<Index> positions = detail::checked_positions(
+        options.positions.values, tokens.count(), static_cast<Index>(lens.size()), packed, rope != nullptr);
     if (rope) decide_positions(positions);
-    typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), c.head_dim, c.v_dim, rope);
-    detail::write_tokens(caches_->storage_[static_cast<std::size_t>(layer_)], writer, k, v, caches_->tables_,
-                         step.sequences, lens, packed);
+    typename detail::KvPages<T>::Writer writer(tokens, rope);
+    caches_->storage_[static_cast<std::size_t>(layer_)].append(
+        writer, lens, packed, [&](std::size_t i) -> const auto& { return caches_->tables_.of(step.sequences[i]); });
     restore(true);
   }
 

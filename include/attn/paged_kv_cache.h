@@ -190,22 +190,19 @@ class PagedKvCache {
   /// (sequences, kv_heads, tokens, v_dim).
   template <class K, class V>
   void append(Indices sequences, const K& k, const V& v, const AppendOptions& options = {}) {
-    const auto& keys_held = detail::evaluated(k);
-    const auto& values_held = detail::evaluated(v);
-    const auto keys = detail::appended<Computed>(keys_held);
-    const detail::ShortList<Index> lens(sequences.values.size(), keys.dim(2));
-    append(detail::appending_family<T, K, V>(), sequences.values, keys, detail::appended<Computed>(values_held),
-           static_cast<Index>(lens.size()), lens, false, options);
+    detail::with_new_tokens<T>(k, v, [&](const Tokens& tokens) {
+      const detail::ShortList<Index> lens(sequences.values.size(), tokens.count());
+      append_tokens(tokens, sequences.values, lens, false, options);
+    });
   }
 
   /// Appends lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), v (1, kv_heads, sum of lens,
   /// v_dim), with sequences packed back to back. `lens` is an Indices; see KvCache::append().
   template <class K, class V, std::convertible_to<Indices> Lens = Indices>
   void append(Indices sequences, const K& k, const V& v, Lens lens, const AppendOptions& options = {}) {
-    const auto& keys_held = detail::evaluated(k);
-    const auto& values_held = detail::evaluated(v);
-    append(detail::appending_family<T, K, V>(), sequences.values, detail::appended<Computed>(keys_held),
-           detail::appended<Computed>(values_held), 1, Indices(std::move(lens)).values, true, options);
+    const Indices given(std::move(lens));
+    detail::with_new_tokens<T>(
+        k, v, [&](const Tokens& tokens) { append_tokens(tokens, sequences.values, given.values, true, options); });
   }
 
   /// Not to be called: fails to compile, with a message that says to pass sequence numbers.
@@ -251,7 +248,7 @@ class PagedKvCache {
   TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
 
  private:
-  using View = detail::DTypeView<const Computed>;
+  using Tokens = detail::NewTokens<T>;
   friend class KvSequences<PagedKvCache>;
   /// Slides windows before it takes the marks, because AppendUndo cannot restore tokens that have left a window.
   auto marks(std::span<const Index> sequences) {
@@ -280,20 +277,20 @@ class PagedKvCache {
     return c;
   }
 
-  void append(const detail::KernelFamily<Computed>& kernels, std::span<const Index> sequences, const View& k,
-              const View& v, Index batch, std::span<const Index> lens, bool ragged, const AppendOptions& options) {
-    detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
-    detail::check_lens(sequences, lens, k.dim(2), ragged);
+  void append_tokens(const Tokens& tokens, std::span<const Index> sequences, std::span<const Index> lens, bool packed,
+                     const AppendOptions& options) {
+    detail::check_appended(tokens, config_, sequences, lens, packed);
     const std::vector<Index> positions =
-        detail::checked_positions(options.positions.values, k.dim(2), batch, ragged, config_.rope.has_value());
+        detail::checked_positions(options.positions.values, tokens.count(), static_cast<Index>(sequences.size()),
+                                  packed, config_.rope.has_value());
     // Allocates memory, which may throw, so it comes before any change.
-    typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
-                                               config_.rope ? &*config_.rope : nullptr);
+    typename detail::KvPages<T>::Writer writer(tokens, config_.rope ? &*config_.rope : nullptr);
     tables_.check_append(sequences, lens);
     slide(sequences);
     tables_.take(sequences, lens, positions,
-                 [&](Index page, Index copy, Index tokens) { storage_.copy_page(storage_, page, copy, tokens); });
-    detail::write_tokens(storage_, writer, k, v, tables_, sequences, lens, ragged);
+                 [&](Index page, Index copy, Index count) { storage_.copy_page(storage_, page, copy, count); });
+    storage_.append(
+        writer, lens, packed, [&](std::size_t i) -> const auto& { return tables_.of(sequences[i]); });
     tables_.lengthen(sequences, lens);
   }
 

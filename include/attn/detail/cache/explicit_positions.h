@@ -69,5 +69,16 @@ inline std::vector<Index> checked_positions(std::span<const Index> positions, In
   return all;
 }
 
+/// Calls visit(i, positions of the lens[i] tokens of sequence i) for each sequence. `positions` has those of all
+/// sequences back to back; if it is empty, visit() gets null.
+template <class Visit>
+void for_each_given(std::span<const Index> positions, std::span<const Index> lens, const Visit& visit) {
+  const Index* next = positions.empty() ? nullptr : positions.data();
+  for (std::size_t i = 0; i < lens.size(); ++i) {
+    visit(i, next);
+    if (next) next += lens[i];
+  }
+}
+
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

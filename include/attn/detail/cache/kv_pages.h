@@ -119,6 +119,17 @@ struct TokenRows {
   }
 };
 
+/// Tokens to append to sequences of a cache of T: keys (batch, kv_heads, tokens, head_dim) and values (batch, kv_heads,
+/// tokens, v_dim). Sequence i gets the tokens of batch element i, or, if the sequences are packed, the tokens that
+/// follow those of sequence i - 1 in the only batch element.
+template <class T>
+struct NewTokens {
+  const KernelFamily<cached_t<T>>& kernels;  ///< convert the elements of keys and values
+  DTypeView<const cached_t<T>> k, v;
+
+  Index count() const { return k.dim(2); }
+};
+
 /// Pages of keys and values. A page stores all keys of a head and then all its values, so that memory is read in long
 /// runs, which processors prefetch best.
 template <class T>
@@ -154,49 +165,37 @@ class KvPages {
     values().copy(other.values(), from, to, tokens);
   }
 
-  /// Workspace of append(). It is allocated before anything is changed, so that append() itself neither allocates nor
-  /// throws.
+  /// New tokens, and the workspace of append(). It is allocated before anything is changed, so that append() itself
+  /// neither allocates nor throws.
   class Writer {
    public:
-    Writer(const KernelFamily<Computed>& family, Index tokens, Index head_dim, Index v_dim, const Rope* rope)
-        : family_(family),
+    Writer(const NewTokens<T>& tokens, const Rope* rope)
+        : tokens_(tokens),
           rope_(rope),
-          most_(std::min(kMost, std::max<Index>(tokens, 1))),
-          packed_(static_cast<std::size_t>(most_ * std::max(head_dim, v_dim))),
+          most_(std::min(kMost, std::max<Index>(tokens.count(), 1))),
+          packed_(static_cast<std::size_t>(most_ * std::max(tokens.k.dim(3), tokens.v.dim(3)))),
           rotation_(rotation_for<Computed>(rope, most_)) {}
 
    private:
     friend KvPages;
     static constexpr Index kMost = 64;  // tokens: few enough to stay in the processor's cache until written
 
-    const KernelFamily<Computed>& family_;
+    const NewTokens<T>& tokens_;
     const Rope* rope_;
     Index most_;
     std::vector<Computed> packed_;
     Rotation<Computed> rotation_;
   };
 
-  /// Writes rows `rows` of k and v (batch element `batch`) to a sequence with the pages `table`, from its row `row` on.
-  /// If there is a rope, keys are first rotated by the positions of these rows.
-  void append(Writer& w, const DTypeView<const Computed>& k, const DTypeView<const Computed>& v, Index batch,
-              Range rows, std::span<const Index> table, Index row, RowPositions positions) {
-    const Index head_dim = k.dim(3), v_dim = v.dim(3);
-    Computed* const packed = w.packed_.data();
-    const TokenRows<T> keys = this->keys(), values = this->values();
-    while (!rows.empty()) {
-      const Index at = row % page_size(), page = table[static_cast<std::size_t>(row / page_size())];
-      const Index count = std::min({w.most_, rows.size(), page_size() - at});
-      for (Index i = 0; w.rope_ && i < count; ++i)
-        w.rotation_.set_angles(w.rope_->frequencies(), positions(row + i), w.rope_->attention_factor(), i);
-      for (Index head = 0; head < k.dim(1); ++head) {
-        w.family_.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed);
-        for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.rotate(packed + i * head_dim, i);
-        keys.store(w.family_, packed, count, page, head, at);
-        w.family_.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed);
-        values.store(w.family_, packed, count, page, head, at);
-      }
-      rows.begin += count;
-      row += count;
+  /// Writes lens[i] of the new tokens after the existing tokens of sequence i, for all i. sequence_of(i) is the
+  /// sequence: its `length` so far, its `pages`, and the `positions` of its rows, including the new ones.
+  template <class SequenceOf>
+  void append(Writer& writer, std::span<const Index> lens, bool packed, const SequenceOf& sequence_of) {
+    Range rows{0, 0};
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      const auto& s = sequence_of(i);
+      rows = {packed ? rows.end : 0, packed ? rows.end + lens[i] : lens[i]};
+      write(writer, packed ? 0 : static_cast<Index>(i), rows, s.pages, s.length, s.positions.rows());
     }
   }
 
@@ -235,6 +234,30 @@ class KvPages {
   }
 
  private:
+  /// Writes rows `rows` of batch element `batch` to a sequence with the pages `table`, from its row `row` on. If there
+  /// is a rope, keys are first rotated by the positions of these rows.
+  void write(Writer& w, Index batch, Range rows, std::span<const Index> table, Index row, RowPositions positions) {
+    const auto& [family, k, v] = w.tokens_;
+    const Index head_dim = k.dim(3), v_dim = v.dim(3);
+    Computed* const packed = w.packed_.data();
+    const TokenRows<T> keys = this->keys(), values = this->values();
+    while (!rows.empty()) {
+      const Index at = row % page_size(), page = table[static_cast<std::size_t>(row / page_size())];
+      const Index count = std::min({w.most_, rows.size(), page_size() - at});
+      for (Index i = 0; w.rope_ && i < count; ++i)
+        w.rotation_.set_angles(w.rope_->frequencies(), positions(row + i), w.rope_->attention_factor(), i);
+      for (Index head = 0; head < k.dim(1); ++head) {
+        family.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed);
+        for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.rotate(packed + i * head_dim, i);
+        keys.store(family, packed, count, page, head, at);
+        family.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed);
+        values.store(family, packed, count, page, head, at);
+      }
+      rows.begin += count;
+      row += count;
+    }
+  }
+
   template <class X>
   static Index bytes_of(const Tensor<X, 4>& t) {
     return t.size() * static_cast<Index>(sizeof(X));
@@ -261,20 +284,29 @@ class KvPages {
   Tensor<float, 4> scales_;
 };
 
-/// Checks k (batch, kv_heads, tokens, head_dim) and v (batch, kv_heads, tokens, v_dim) against each other and against a
-/// cache of these sizes. `batch` is the number of sequences that get tokens.
-template <class T>
-void check_appended(const DTypeView<const T>& k, const DTypeView<const T>& v, Index batch, Index kv_heads,
-                    Index head_dim, Index v_dim) {
-  const Shape<4> want_k{batch, kv_heads, k.dim(2), head_dim}, want_v{batch, kv_heads, k.dim(2), v_dim};
+/// Checks tokens that are to be appended to a cache with the configuration `c`, and lens[i], the number of them for
+/// sequences[i].
+template <class T, class Config>
+void check_appended(const NewTokens<T>& tokens, const Config& c, std::span<const Index> sequences,
+                    std::span<const Index> lens, bool packed) {
+  const Shape<4>&k = tokens.k.shape(), &v = tokens.v.shape();
+  const Index batch = packed ? 1 : static_cast<Index>(sequences.size()), count = tokens.count();
+  const Shape<4> want_k{batch, c.kv_heads, count, c.head_dim}, want_v{batch, c.kv_heads, count, c.v_dim};
   require(
-      k.shape() == want_k, "append: keys have shape ", k.shape(), ", expected ", want_k,
-      " as (batch, kv_heads, tokens, head_dim)",
-      k.dim(0) == 1 && batch > 1
+      k == want_k, "append: keys have shape ", k, ", expected ", want_k, " as (batch, kv_heads, tokens, head_dim)",
+      k[0] == 1 && batch > 1
           ? "; to append concatenated tokens of several sequences, pass their lengths after the values, as in {3, 1}"
           : "");
-  require(v.shape() == want_v, "append: values have shape ", v.shape(), ", expected ", want_v,
-          " as (batch, kv_heads, tokens, v_dim)");
+  require(v == want_v, "append: values have shape ", v, ", expected ", want_v, " as (batch, kv_heads, tokens, v_dim)");
+  require(lens.size() == sequences.size(), "append: got ", lens.size(), " lengths for ", sequences.size(),
+          " sequences");
+  Index left = count;
+  for (std::size_t i = 0; i < lens.size(); ++i) {
+    require(lens[i] >= 0 && lens[i] <= left, "append: the length for sequence ", sequences[i], " must be in 0..", left,
+            " (the tokens that remain of the ", count, " given), but is ", lens[i]);
+    if (packed) left -= lens[i];
+  }
+  require(!packed || left == 0, "append: the lengths add up to ", count - left, ", but there are ", count, " tokens");
 }
 
 /// Returns a rank-4 view of a tensor that is to be appended.
@@ -288,11 +320,15 @@ DTypeView<const T> appended(const X& x) {
   return as_rank4(view(x));
 }
 
-/// Returns the kernels that convert keys K and values V for a cache of T.
-template <class T, class K, class V>
-const KernelFamily<cached_t<T>>& appending_family() {
+/// Calls use() with the NewTokens whose keys are k and whose values are v.
+template <class T, class K, class V, class Use>
+void with_new_tokens(const K& k, const V& v, const Use& use) {
+  using Computed = cached_t<T>;
   constexpr bool kNative = TokenRows<T>::kDType == DType::native && hold_computed_numbers<K, V>();
-  return family_of<cached_t<T>, !kNative>(vectors_of(default_isa()));
+  const auto& keys = evaluated(k);
+  const auto& values = evaluated(v);
+  use(NewTokens<T>{family_of<Computed, !kNative>(vectors_of(default_isa())), appended<Computed>(keys),
+                   appended<Computed>(values)});
 }
 
 /// Returns the kernels that convert the elements of a cache of T when they are rotated again.

@@ -201,14 +201,12 @@ class PageTables {
     });
     // Allocations, which may throw, come before any change.
     ShortList<const Index*> given;  // the positions of each sequence
-    const Index* next = positions.empty() ? nullptr : positions.data();
-    for (std::size_t i = 0; i < lens.size(); ++i) {
+    for_each_given(positions, lens, [&](std::size_t i, const Index* of_sequence) {
       Sequence& s = at(sequences[i]);
-      given.push_back(next);
-      if (next) next += lens[i];
+      given.push_back(of_sequence);
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
-      s.positions.reserve(s.length, lens[i], given[i]);
-    }
+      s.positions.reserve(s.length, lens[i], of_sequence);
+    });
     for (const std::size_t i : order) {
       Sequence& s = at(sequences[i]);
       s.positions.append(s.length, lens[i], given[i]);
@@ -218,14 +216,12 @@ class PageTables {
   /// Replaces the positions of tokens whose pages were taken: `positions` is as for take(). If it throws, some
   /// sequences may already have their new positions.
   void reposition(std::span<const Index> sequences, std::span<const Index> lens, std::span<const Index> positions) {
-    const Index* next = positions.empty() ? nullptr : positions.data();
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
+    for_each_given(positions, lens, [&](std::size_t i, const Index* given) {
       Sequence& s = at(sequences[i]);
       s.positions.truncate(s.length);
-      s.positions.reserve(s.length, lens[i], next);
-      s.positions.append(s.length, lens[i], next);
-      if (next) next += lens[i];
-    }
+      s.positions.reserve(s.length, lens[i], given);
+      s.positions.append(s.length, lens[i], given);
+    });
   }
   /// Adds lens[i] tokens, whose pages were taken, to sequences[i].
   void lengthen(std::span<const Index> sequences, std::span<const Index> lens) {
