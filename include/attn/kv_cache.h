@@ -322,7 +322,7 @@ class KvCache {
     detail::ExplicitPositions& positions = positions_[at(sequence)];
     detail::Removal plan = detail::plan_removal(std::array{sequence}, capacity(), positions.rows(), kept,
                                                 rope && !keep_positions, [](Index page) { return page; });
-    typename Pages::Mover mover(detail::moving_family<T>(), config_.head_dim, rope);
+    typename Pages::Mover mover(pages_, rope);
     pages_.move(mover, plan.moves);
     positions = std::move(plan.positions);
     lengths_[at(sequence)] = plan.length;

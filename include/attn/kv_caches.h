@@ -1,7 +1,6 @@
 // KvCaches: the keys and values of all layers of a decoder, for any number of sequences.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <optional>
@@ -11,7 +10,7 @@
 
 #include "attn/cached_attention.h"
 #include "attn/detail/cache/append_undo.h"
-#include "attn/detail/cache/paged_append.h"
+#include "attn/detail/cache/paged_layers.h"
 #include "attn/kv_options.h"
 #include "attn/out_of_pages.h"
 
@@ -84,20 +83,14 @@ class KvCaches {
   /// @throws std::invalid_argument if a size is not positive (0 is allowed where it selects a default), or if a rope or
   /// the window does not fit.
   explicit KvCaches(const KvCachesConfig& config)
-      : config_(checked(config)),
-        tables_(config_.pages, config_.page_size, config_.window, config_.sinks, has_rope(config_)) {
-    detail::check_cached<T>();
-    storage_.reserve(static_cast<std::size_t>(config_.layers));
-    for (Index layer = 0; layer < config_.layers; ++layer)
-      storage_.emplace_back(config_.pages, config_.kv_heads, config_.page_size, config_.head_dim, config_.v_dim);
-  }
+      : config_(checked(config)), storage_(config_, config_.layers, ropes(config_)) {}
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
   explicit KvCaches(const detail::KvCachesWithRopeInBraces&)
       : KvCaches(detail::refuse_rope_in_braces<KvCachesConfig, kNever>()) {}
   /// A deep copy, without the tokens of an open step.
-  KvCaches(const KvCaches& other) : config_(other.config_), storage_(other.storage_), tables_(other.tables_) {
-    if (other.open_) tables_.restore(other.open_->sequences, other.open_->marks);
+  KvCaches(const KvCaches& other) : config_(other.config_), storage_(other.storage_) {
+    if (other.open_) storage_.tables.restore(other.open_->sequences, other.open_->marks);
   }
   /// Moves; no step may be open. The moved-from object may then only be assigned to or destroyed.
   KvCaches(KvCaches&&) noexcept = default;
@@ -113,56 +106,51 @@ class KvCaches {
   /// The number of pages in the pool, each with the tokens of all layers.
   Index pages() const { return config_.pages; }
   /// The number of pages that no sequence uses.
-  Index free_pages() const { return tables_.free_pages(); }
+  Index free_pages() const { return storage_.tables.free_pages(); }
   /// The size of the pool in bytes: keys, values and their scales, of all layers.
-  Index bytes() const { return layers() * storage_.front().bytes(); }
+  Index bytes() const { return storage_.bytes(); }
 
   /// Adds an empty sequence and returns its number. Numbers are never reused.
-  Index add() { return unopened("add").add(); }
+  Index add() { return unopened("add").tables.add(); }
   /// Adds a sequence with the tokens of another, or with the first `length` of them, in all layers; see
   /// PagedKvCache::fork().
   Index fork(Index sequence, std::optional<Index> length = std::nullopt) {
-    return unopened("fork").fork(sequence, length);
+    return unopened("fork").tables.fork(sequence, length);
   }
   /// Removes a sequence and frees the pages that no other sequence uses.
-  void release(Index sequence) { unopened("release").release(sequence); }
+  void release(Index sequence) { unopened("release").tables.release(sequence); }
   /// Keeps the first `length` tokens of a sequence in all layers; see PagedKvCache::truncate().
-  void truncate(Index sequence, Index length) { unopened("truncate").truncate(sequence, length); }
+  void truncate(Index sequence, Index length) { unopened("truncate").tables.truncate(sequence, length); }
 
   /// Removes tokens begin … end - 1 of a sequence in all layers; see PagedKvCache::drop().
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
-    unopened("drop").check_nothing_has_left("drop", sequence);
-    keep(tables_, sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
+    unopened("drop").drop(sequence, begin, end, options);
   }
   /// Keeps only the given rows of a sequence in all layers; see PagedKvCache::retain().
   void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
-    unopened("retain").check_nothing_has_left("retain", sequence);
-    keep(tables_, sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
+    unopened("retain").retain(sequence, rows.values, options);
   }
   /// Keeps one path of the tree of drafts that the last step appended to a sequence, in all layers; see
   /// PagedKvCache::accept().
-  void accept(Index sequence, const Indices& path) {
-    detail::PageTables& tables = unopened("accept");
-    keep(tables, sequence, tables.rows_of_path(sequence, path.values), true);
-  }
+  void accept(Index sequence, const Indices& path) { unopened("accept").accept(sequence, path.values); }
 
   /// Whether there is a sequence with this number.
-  bool has(Index sequence) const { return tables_.has(sequence); }
+  bool has(Index sequence) const { return storage_.tables.has(sequence); }
   /// The number of sequences.
-  Index sequences() const { return tables_.count(); }
+  Index sequences() const { return storage_.tables.count(); }
   /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
-  Index length(Index sequence) const { return tables_.of(sequence).length; }
+  Index length(Index sequence) const { return storage_.tables.of(sequence).length; }
   /// The position by which ropes rotate a row of a sequence; see KvCache::position().
-  Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
+  Index position(Index sequence, Index row) const { return storage_.tables.of(sequence).positions.rows()(row); }
   /// The position that mods see for row 0 of a sequence; see PagedKvCache::offset().
-  Index offset(Index sequence) const { return tables_.of(sequence).offset; }
+  Index offset(Index sequence) const { return storage_.tables.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
-  std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
+  std::span<const Index> table(Index sequence) const { return storage_.tables.of(sequence).pages; }
   /// Returns how many free pages a step of `tokens` tokens would take, including the copy of a shared page.
   /// @throws std::invalid_argument if a step is open.
   Index pages_needed(Index sequence, Index tokens) const {
     if (open_) refuse_while_open("pages_needed");
-    return tables_.pages_needed(sequence, tokens);
+    return storage_.tables.pages_needed(sequence, tokens);
   }
 
   /// Begins a step that appends `tokens` tokens to each of the sequences, in all layers. It takes the pages of all
@@ -183,12 +171,7 @@ class KvCaches {
 
   /// Returns a view of these sequences in one layer, in this order, for attention(). Valid until the caches change.
   KvView<Computed> view(Index layer, const Indices& sequences) const {
-    KvView<Computed> some = all_pages(layer);
-    for (Index number : sequences.values) {
-      const auto& s = tables_.of(number);
-      some.add(s.pages, s.length, s.positions.rows(), s.offset);
-    }
-    return some;
+    return storage_.view(checked(layer), sequences.values);
   }
   /// Not to be called: fails to compile, with a message that says to name a layer. Calls that are passed the caches
   /// themselves end up here.
@@ -197,7 +180,7 @@ class KvCaches {
     static_assert(sizeof(X) == 0,
                   "attn: KvCaches hold the keys of several layers: pass step.layer(l) of caches.step({a, b}, tokens), "
                   "or, to only read them, caches.view(l, {a, b})");
-    return all_pages(0);
+    return storage_.view(0, {});
   }
 
   /// All pages of a layer's keys, (pages, kv_heads, page_size, dim). Elements after the last token of a page are
@@ -225,21 +208,21 @@ class KvCaches {
     detail::require(given == 0 || (given == c.layers && !c.rope), "KvCaches: got ", given, " ropes for ", c.layers,
                     " layers", c.rope ? ", and a rope for all layers" : "",
                     "; pass one rope for all layers, or ropes, with one for each layer");
-    for (Index layer = 0; layer < c.layers; ++layer)
-      if (const Rope* const rope = rope_of(c, layer))
-        detail::require(rope->config().head_dim == c.head_dim, "KvCaches: head_dim is ", c.head_dim,
-                        ", but the head_dim of the rope of layer ", layer, " is ", rope->config().head_dim);
-    detail::check_window("KvCaches", c.window, c.sinks, c.pages, c.page_size, has_rope(c));
+    bool has_rope = false;
+    const std::vector<std::optional<Rope>> of_layers = ropes(c);
+    for (std::size_t layer = 0; layer < of_layers.size(); ++layer) {
+      if (!of_layers[layer]) continue;
+      has_rope = true;
+      const Index dim = of_layers[layer]->config().head_dim;
+      detail::require(dim == c.head_dim, "KvCaches: head_dim is ", c.head_dim,
+                      ", but the head_dim of the rope of layer ", layer, " is ", dim);
+    }
+    detail::check_window("KvCaches", c, has_rope);
     return c;
   }
-  static const Rope* rope_of(const KvCachesConfig& c, Index layer) {
-    const std::optional<Rope>& rope = c.ropes.empty() ? c.rope : c.ropes[static_cast<std::size_t>(layer)];
-    return rope ? &*rope : nullptr;
-  }
-
-  static bool has_rope(const KvCachesConfig& c) {
-    return c.rope || std::any_of(c.ropes.begin(), c.ropes.end(),
-                                 [](const std::optional<Rope>& rope) { return rope.has_value(); });
+  static std::vector<std::optional<Rope>> ropes(const KvCachesConfig& c) {
+    if (c.ropes.empty()) return {c.rope};
+    return c.ropes;
   }
 
   Index checked(Index layer) const {
@@ -247,22 +230,14 @@ class KvCaches {
                     " layers");
     return layer;
   }
-  const detail::KvPages<T>& of(Index layer) const { return storage_[static_cast<std::size_t>(checked(layer))]; }
-  KvView<Computed> all_pages(Index layer) const { return of(layer).view(rope_of(config_, layer)); }
+  const detail::KvPages<T>& of(Index layer) const { return storage_.pages(checked(layer)); }
 
   KvStep<T> step(Indices sequences, Indices lens, const AppendOptions& options, bool packed);
-  void keep(detail::PageTables& tables, Index sequence, const std::vector<Range>& kept, bool keep_positions) {
-    detail::carry_out(tables.plan_kept(sequence, kept, !keep_positions), std::span(storage_), tables, sequence,
-                      ropes());
-  }
-  auto ropes() const {
-    return [this](std::size_t layer) { return rope_of(config_, static_cast<Index>(layer)); };
-  }
 
-  /// Returns the page tables, to change them; throws if a step is open.
-  detail::PageTables& unopened(const char* what) {
+  /// Returns the pages and their tables, to change them; throws if a step is open.
+  detail::PagedLayers<T>& unopened(const char* what) {
     if (open_) refuse_while_open(what);
-    return tables_;
+    return storage_;
   }
   [[noreturn]] void refuse_while_open(const char* what) const {
     Index appended = 0;
@@ -276,13 +251,12 @@ class KvCaches {
     return *open_;
   }
   void abandon() noexcept {
-    tables_.restore(open_->sequences, open_->marks);
+    storage_.tables.restore(open_->sequences, open_->marks);
     open_.reset();
   }
 
   KvCachesConfig config_;
-  std::vector<detail::KvPages<T>> storage_;  // of each layer
-  detail::PageTables tables_;
+  detail::PagedLayers<T> storage_;
   std::optional<detail::OpenStep> open_;
   std::vector<char> appended_;  // for each layer, whether it has appended the tokens of the open step
   std::uint64_t steps_ = 0;     // steps begun so far; the open step has this number
@@ -323,12 +297,8 @@ class KvLayer {
   /// the step is committed or destroyed.
   KvView<Computed> view() const {
     const detail::OpenStep& step = caches_->opened(step_);
-    KvView<Computed> some = caches_->all_pages(layer_);
-    for (std::size_t i = 0; i < step.sequences.size(); ++i) {
-      const auto& s = caches_->tables_.of(step.sequences[i]);
-      some.add(s.pages, s.length + (marks() ? step.lens[i] : 0), s.positions.rows(), s.offset);
-    }
-    return some;
+    const std::span<const Index> appended = marks() ? std::span<const Index>(step.lens) : std::span<const Index>();
+    return caches_->storage_.view(layer_, step.sequences, appended);
   }
 
  private:
@@ -351,13 +321,12 @@ class KvLayer {
       detail::require(lens[i] == step.lens[i], "append: the step has ", step.lens[i], " tokens for sequence ",
                       step.sequences[i], ", but layer ", layer_, " got ", lens[i]);
     detail::require(!marks(), "append: layer ", layer_, " has appended the tokens of this step already");
-    const Rope* const rope = KvCaches<T>::rope_of(caches_->config(), layer_);
+    const Rope* const rope = caches_->storage_.rope(layer_);
     const std::vector<Index> positions = detail::checked_positions(
         options.positions.values, tokens.count(), static_cast<Index>(lens.size()), packed, rope != nullptr);
     if (rope) decide_positions(positions);
-    typename detail::KvPages<T>::Writer writer(tokens, rope);
-    caches_->storage_[static_cast<std::size_t>(layer_)].append(
-        writer, lens, packed, [&](std::size_t i) -> const auto& { return caches_->tables_.of(step.sequences[i]); });
+    typename detail::PagedLayers<T>::Writer writer(tokens, rope);
+    caches_->storage_.write(layer_, writer, step.sequences, lens, packed);
     restore(true);
   }
 
@@ -367,12 +336,11 @@ class KvLayer {
     const detail::OpenStep& step = caches_->opened(step_);
     bool are_decided = step.has_positions;
     for (Index l = 0; l < caches_->layers(); ++l)
-      are_decided |=
-          caches_->appended_[static_cast<std::size_t>(l)] && KvCaches<T>::rope_of(caches_->config(), l) != nullptr;
-    if (!are_decided) return caches_->tables_.reposition(step.sequences, step.lens, given);
+      are_decided |= caches_->appended_[static_cast<std::size_t>(l)] && caches_->storage_.rope(l) != nullptr;
+    if (!are_decided) return caches_->storage_.tables.reposition(step.sequences, step.lens, given);
     auto next = given.begin();
     for (std::size_t i = 0; i < step.sequences.size() && !given.empty(); ++i) {
-      const auto& s = caches_->tables_.of(step.sequences[i]);
+      const auto& s = caches_->storage_.tables.of(step.sequences[i]);
       for (Index row = s.length; row < s.length + step.lens[i]; ++row, ++next)
         detail::require(*next == s.positions.rows()(row), "append: layer ", layer_, " got position ", *next,
                         " for token ", row - s.length, " of sequence ", step.sequences[i], ", which has position ",
@@ -413,7 +381,7 @@ class [[nodiscard]] KvStep {
     for (std::size_t layer = 0; layer < caches_->appended_.size(); ++layer)
       detail::require(caches_->appended_[layer], "commit: layer ", layer, " of ", caches_->appended_.size(),
                       " has not appended the tokens of this step");
-    caches_->tables_.lengthen(step.sequences, step.lens);
+    caches_->storage_.tables.lengthen(step.sequences, step.lens);
     std::exchange(caches_, nullptr)->open_.reset();
   }
 
@@ -445,15 +413,13 @@ KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const A
   }
   const std::vector<Index> positions =
       detail::checked_positions(options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count,
-                                packed, has_rope(config_));
-  tables_.check_append(step.sequences, step.lens);
-  detail::slide_windows(std::span(storage_), tables_, step.sequences, ropes());
-  step.marks = tables_.marks(step.sequences);
+                                packed, storage_.has_rope());
+  storage_.tables.check_append(step.sequences, step.lens);
+  storage_.slide_windows(step.sequences);
+  step.marks = storage_.tables.marks(step.sequences);
   step.has_positions = !positions.empty();
-  appended_.assign(storage_.size(), false);
-  tables_.take(step.sequences, step.lens, positions, [&](Index page, Index copy, Index tokens) {
-    for (detail::KvPages<T>& layer : storage_) layer.copy_page(layer, page, copy, tokens);
-  });
+  appended_.assign(static_cast<std::size_t>(layers()), false);
+  storage_.take(step.sequences, step.lens, positions);
   open_ = std::move(step);
   return {*this, ++steps_};
 }

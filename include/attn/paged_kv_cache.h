@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "attn/cached_attention.h"
-#include "attn/detail/cache/paged_append.h"
+#include "attn/detail/cache/paged_layers.h"
 #include "attn/kv_options.h"
 #include "attn/kv_sequences.h"
 #include "attn/out_of_pages.h"
@@ -73,11 +73,7 @@ class PagedKvCache {
   /// @throws std::invalid_argument if a size is not positive (0 is allowed where it selects a default), or if the rope
   /// or the window does not fit.
   explicit PagedKvCache(const PagedKvCacheConfig& config)
-      : config_(checked(config)),
-        storage_(config_.pages, config_.kv_heads, config_.page_size, config_.head_dim, config_.v_dim),
-        tables_(config_.pages, config_.page_size, config_.window, config_.sinks, config_.rope.has_value()) {
-    detail::check_cached<T>();
-  }
+      : config_(checked(config)), storage_(config_, 1, {config_.rope}) {}
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
   explicit PagedKvCache(const detail::PagedKvCacheWithRopeInBraces&)
@@ -96,25 +92,27 @@ class PagedKvCache {
   /// The number of pages in the pool.
   Index pages() const { return config_.pages; }
   /// The number of pages that no sequence uses.
-  Index free_pages() const { return tables_.free_pages(); }
+  Index free_pages() const { return storage_.tables.free_pages(); }
   /// The size of the pool in bytes: keys, values and their scales.
   Index bytes() const { return storage_.bytes(); }
 
   /// Adds an empty sequence and returns its number. Numbers are never reused.
-  Index add() { return tables_.add(); }
+  Index add() { return storage_.tables.add(); }
 
   /// Adds a sequence with the tokens of another, or with the first `length` of them, and returns its number. The two
   /// share their pages; a shared page that is not full is copied when one of them appends to it.
   /// @throws std::invalid_argument if there is no such sequence, or if the sequence has fewer than `length` tokens;
   /// after tokens have left a window without sinks, also if `length` is shorter than the window.
-  Index fork(Index sequence, std::optional<Index> length = std::nullopt) { return tables_.fork(sequence, length); }
+  Index fork(Index sequence, std::optional<Index> length = std::nullopt) {
+    return storage_.tables.fork(sequence, length);
+  }
 
   /// Removes a sequence and frees the pages that no other sequence uses.
-  void release(Index sequence) { tables_.release(sequence); }
+  void release(Index sequence) { storage_.tables.release(sequence); }
 
   /// Keeps the first `length` tokens of a sequence, removes the others, and frees pages that no sequence uses any more.
   /// @throws std::invalid_argument as fork().
-  void truncate(Index sequence, Index length) { tables_.truncate(sequence, length); }
+  void truncate(Index sequence, Index length) { storage_.tables.truncate(sequence, length); }
 
   /// Removes tokens begin … end - 1 of a sequence. The row numbers of later tokens decrease by end - begin. With a
   /// rope, their keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024,
@@ -130,8 +128,7 @@ class PagedKvCache {
   /// @throws std::invalid_argument unless 0 <= begin <= end <= length, or if tokens have left a window without sinks;
   /// OutOfPages if copies of shared pages need more pages than are free. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
-    tables_.check_nothing_has_left("drop", sequence);
-    keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
+    storage_.drop(sequence, begin, end, options);
   }
 
   /// Keeps only the given rows of a sequence, as policies that evict the keys of lowest weight do (Zhang et al. 2023,
@@ -140,8 +137,7 @@ class PagedKvCache {
   /// @throws std::invalid_argument unless rows increase and exist, or if tokens have left a window without sinks;
   /// OutOfPages if copies of shared pages need more pages than are free. The cache is then unchanged.
   void retain(Index sequence, const Indices& rows, const DropOptions& options = {}) {
-    tables_.check_nothing_has_left("retain", sequence);
-    keep(sequence, detail::listed_rows(rows.values, sequence, length(sequence)), options.keep_positions);
+    storage_.retain(sequence, rows.values, options);
   }
 
   /// Keeps everything before a tree of drafted tokens, and one path of the tree (see tree()). The nodes are the tokens
@@ -157,25 +153,23 @@ class PagedKvCache {
   /// @throws std::invalid_argument unless `path` lists nodes in increasing order and, with a rope, each node is one
   /// position after the one before it, or if fewer tokens would remain than fork() allows; OutOfPages if copies of
   /// shared pages need more pages than are free. The cache is then unchanged.
-  void accept(Index sequence, const Indices& path) {
-    keep(sequence, tables_.rows_of_path(sequence, path.values), true);
-  }
+  void accept(Index sequence, const Indices& path) { storage_.accept(sequence, path.values); }
 
   /// Whether there is a sequence with this number.
-  bool has(Index sequence) const { return tables_.has(sequence); }
+  bool has(Index sequence) const { return storage_.tables.has(sequence); }
   /// The number of sequences.
-  Index sequences() const { return tables_.count(); }
+  Index sequences() const { return storage_.tables.count(); }
   /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
-  Index length(Index sequence) const { return tables_.of(sequence).length; }
+  Index length(Index sequence) const { return storage_.tables.of(sequence).length; }
   /// The position by which the rope rotates a row of a sequence; see KvCache::position().
-  Index position(Index sequence, Index row) const { return tables_.of(sequence).positions.rows()(row); }
+  Index position(Index sequence, Index row) const { return storage_.tables.of(sequence).positions.rows()(row); }
   /// The position that mods see for row 0 of a sequence: the number of tokens that have left its window; 0 with sinks.
-  Index offset(Index sequence) const { return tables_.of(sequence).offset; }
+  Index offset(Index sequence) const { return storage_.tables.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
-  std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
+  std::span<const Index> table(Index sequence) const { return storage_.tables.of(sequence).pages; }
 
   /// Returns how many free pages append() would take for `tokens` tokens, including the copy of a shared page.
-  Index pages_needed(Index sequence, Index tokens) const { return tables_.pages_needed(sequence, tokens); }
+  Index pages_needed(Index sequence, Index tokens) const { return storage_.tables.pages_needed(sequence, tokens); }
 
   /// Appends tokens to a sequence: k (1, kv_heads, tokens, head_dim), v (1, kv_heads, tokens, v_dim); see
   /// KvCache::append().
@@ -214,14 +208,7 @@ class PagedKvCache {
   }
 
   /// Returns a view of these sequences, in this order, for attention(). Valid until the cache changes.
-  KvView<Computed> view(const Indices& sequences) const {
-    KvView<Computed> some = storage_.view(config_.rope ? &*config_.rope : nullptr);
-    for (Index s : sequences.values) {
-      const auto& sequence = tables_.of(s);
-      some.add(sequence.pages, sequence.length, sequence.positions.rows(), sequence.offset);
-    }
-    return some;
-  }
+  KvView<Computed> view(const Indices& sequences) const { return storage_.view(0, sequences.values); }
   /// Not to be called: fails to compile, with a message that says to select sequences. Calls that are passed the cache
   /// itself end up here too. (A default argument of the other view() would not work, because it would be compiled
   /// wherever a concept checks for view().)
@@ -230,7 +217,7 @@ class PagedKvCache {
     static_assert(sizeof(X) == 0,
                   "attn: select the sequences of a PagedKvCache: pass cache.view({a, b}) to attention(), or "
                   "cache.select({a, b}) to a layer, which appends to them");
-    return storage_.view(nullptr);
+    return storage_.view(0, {});
   }
   /// @deprecated Renamed to view().
   [[deprecated("renamed to view()")]] KvView<Computed> batch(const Indices& sequences) const { return view(sequences); }
@@ -239,30 +226,24 @@ class PagedKvCache {
   KvSequences<PagedKvCache> select(Indices sequences) { return {*this, std::move(sequences)}; }
 
   /// All pages of keys, (pages, kv_heads, page_size, dim). Elements after the last token of a page are indeterminate.
-  TensorView<const T, 4> key_pages() const { return storage_.keys().numbers; }
+  TensorView<const T, 4> key_pages() const { return storage_.pages(0).keys().numbers; }
   /// All pages of values; see key_pages().
-  TensorView<const T, 4> value_pages() const { return storage_.values().numbers; }
+  TensorView<const T, 4> value_pages() const { return storage_.pages(0).values().numbers; }
   /// The scales of the keys of a std::int8_t cache, (pages, kv_heads, page_size).
-  TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
+  TensorView<const float, 3> key_scales() const { return storage_.pages(0).keys().scales; }
   /// The scales of the values; see key_scales().
-  TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
+  TensorView<const float, 3> value_scales() const { return storage_.pages(0).values().scales; }
 
  private:
   using Tokens = detail::NewTokens<T>;
   friend class KvSequences<PagedKvCache>;
   /// Slides windows before it takes the marks, because AppendUndo cannot restore tokens that have left a window.
   auto marks(std::span<const Index> sequences) {
-    slide(sequences);
-    return tables_.marks(sequences);
-  }
-  void slide(std::span<const Index> sequences) {
-    detail::slide_windows(std::span(&storage_, 1), tables_, sequences, rope_of());
-  }
-  auto rope_of() const {
-    return [this](std::size_t) { return config_.rope ? &*config_.rope : nullptr; };
+    storage_.slide_windows(sequences);
+    return storage_.tables.marks(sequences);
   }
   void restore(std::span<const Index> sequences, std::span<const detail::PageTables::Mark> marks) noexcept {
-    tables_.restore(sequences, marks);
+    storage_.tables.restore(sequences, marks);
   }
 
   static PagedKvCacheConfig checked(PagedKvCacheConfig c) {
@@ -273,35 +254,26 @@ class PagedKvCache {
                     c.head_dim == 0 ? "; head_dim has no default" : "");
     detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "PagedKvCache: head_dim is ", c.head_dim,
                     ", but the head_dim of its rope is ", c.rope ? c.rope->config().head_dim : 0);
-    detail::check_window("PagedKvCache", c.window, c.sinks, c.pages, c.page_size, c.rope.has_value());
+    detail::check_window("PagedKvCache", c, c.rope.has_value());
     return c;
   }
 
   void append_tokens(const Tokens& tokens, std::span<const Index> sequences, std::span<const Index> lens, bool packed,
                      const AppendOptions& options) {
     detail::check_appended(tokens, config_, sequences, lens, packed);
-    const std::vector<Index> positions =
-        detail::checked_positions(options.positions.values, tokens.count(), static_cast<Index>(sequences.size()),
-                                  packed, config_.rope.has_value());
+    const std::vector<Index> positions = detail::checked_positions(
+        options.positions.values, tokens.count(), static_cast<Index>(sequences.size()), packed, storage_.has_rope());
     // Allocates memory, which may throw, so it comes before any change.
-    typename detail::KvPages<T>::Writer writer(tokens, config_.rope ? &*config_.rope : nullptr);
-    tables_.check_append(sequences, lens);
-    slide(sequences);
-    tables_.take(sequences, lens, positions,
-                 [&](Index page, Index copy, Index count) { storage_.copy_page(storage_, page, copy, count); });
-    storage_.append(
-        writer, lens, packed, [&](std::size_t i) -> const auto& { return tables_.of(sequences[i]); });
-    tables_.lengthen(sequences, lens);
-  }
-
-  void keep(Index sequence, const std::vector<Range>& kept, bool keep_positions) {
-    detail::carry_out(tables_.plan_kept(sequence, kept, !keep_positions), std::span(&storage_, 1), tables_, sequence,
-                      rope_of());
+    typename detail::PagedLayers<T>::Writer writer(tokens, storage_.rope(0));
+    storage_.tables.check_append(sequences, lens);
+    storage_.slide_windows(sequences);
+    storage_.take(sequences, lens, positions);
+    storage_.write(0, writer, sequences, lens, packed);
+    storage_.tables.lengthen(sequences, lens);
   }
 
   PagedKvCacheConfig config_;
-  detail::KvPages<T> storage_;
-  detail::PageTables tables_;
+  detail::PagedLayers<T> storage_;
 };
 
 }  // namespace ATTN_BUILT_FOR

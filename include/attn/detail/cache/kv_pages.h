@@ -203,14 +203,17 @@ class KvPages {
   class Mover {
    public:
     /// Without a rope, no keys are rotated.
-    Mover(const KernelFamily<Computed>& family, Index head_dim, const Rope* rope)
-        : family_(family), rotates_(rope != nullptr), rotation_(rope) {
-      if (rope && TokenRows<T>::kDType != DType::native) packed_.resize(static_cast<std::size_t>(kMost * head_dim));
+    Mover(const KvPages& pages, const Rope* rope)
+        : family_(family_of<Computed, kConverts>(vectors_of(default_isa()))),
+          rotates_(rope != nullptr),
+          rotation_(rope) {
+      if (rope && kConverts) packed_.resize(static_cast<std::size_t>(kMost * pages.head_dim_));
     }
 
    private:
     friend KvPages;
     static constexpr Index kMost = 64;
+    static constexpr bool kConverts = TokenRows<T>::kDType != DType::native;  // to rotate keys
 
     const KernelFamily<Computed>& family_;
     bool rotates_;
@@ -329,12 +332,6 @@ void with_new_tokens(const K& k, const V& v, const Use& use) {
   const auto& values = evaluated(v);
   use(NewTokens<T>{family_of<Computed, !kNative>(vectors_of(default_isa())), appended<Computed>(keys),
                    appended<Computed>(values)});
-}
-
-/// Returns the kernels that convert the elements of a cache of T when they are rotated again.
-template <class T>
-const KernelFamily<cached_t<T>>& moving_family() {
-  return family_of<cached_t<T>, TokenRows<T>::kDType != DType::native>(vectors_of(default_isa()));
 }
 
 /// Rejects, with a one-sentence error, types that a cache cannot hold.
