@@ -30,6 +30,11 @@ struct Removal {
   ExplicitPositions positions;
 };
 
+/// Contiguous rows that remain, all in one page before the removal and in one page after it.
+struct RemainingRows {
+  Index from, to, count, shift;
+};
+
 /// Plans a removal that keeps only the rows in `kept`, which are ascending ranges, none of them empty. Each page of the
 /// new table is the old page that held its first row. So rows only move towards the front of the table, and a page
 /// whose rows all stay in place is not touched. For an old page that must be written to, write_to(page) chooses the
@@ -41,58 +46,49 @@ template <class WriteTo>
 Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions positions, std::span<const Range> kept,
                      bool closes_gaps, const WriteTo& write_to) {
   Removal plan;
-  plan.pages.reserve(table.size());
-  plan.released.reserve(table.size());
-  const auto page_of = [&](Index row) { return table[static_cast<std::size_t>(row / page_size)]; };
-
-  // Splits the ranges into pieces that cross no page boundary, either where they come from or where they go.
-  struct Piece {
-    Index from, to, count, shift;
-  };
-  std::vector<Piece> pieces;
+  std::vector<RemainingRows> remaining;
   Index shift = 0, seen = 0;
   for (const Range& range : kept) {
     if (closes_gaps && range.begin > seen) shift += positions(seen) - positions(range.begin);
     seen = range.end;
+    const Index begin = plan.length;
     for (Index from = range.begin; from < range.end;) {
       const Index to = plan.length,
                   count = std::min({range.end - from, page_size - from % page_size, page_size - to % page_size});
-      pieces.push_back({from, to, count, shift});
+      remaining.push_back({from, to, count, shift});
       from += count;
       plan.length += count;
     }
     // Positions that are row numbers remain row numbers if gaps close.
     if (positions.listed.empty() && closes_gaps) continue;
-    const Index begin = plan.length - range.size();
     for (Index i = 0; i < range.size(); ++i) plan.positions.append(begin + i, positions(range.begin + i) + shift);
   }
 
-  std::size_t used = 0;  // pages of the old table that were considered
-  for (std::size_t i = 0; i < pieces.size();) {
-    std::size_t end = i;
-    bool stays = true;
-    const auto old = static_cast<std::size_t>(pieces[i].from / page_size);
-    const auto in_place = [&](const Piece& p) {
-      return static_cast<std::size_t>(p.from / page_size) == old && p.from % page_size == p.to % page_size &&
-             p.shift == 0;
+  plan.pages.reserve(table.size());
+  std::vector<bool> stays(table.size(), false);  // whether the new table has this page
+  for (auto next = remaining.begin(); next != remaining.end();) {
+    // The rows of one page of the new table, which replaces page `old` of the old table.
+    const auto first = next;
+    const auto end = std::find_if(first, remaining.end(), [&](const RemainingRows& rows) {
+      return rows.to / page_size != first->to / page_size;
+    });
+    const auto old = static_cast<std::size_t>(first->from / page_size);
+    const auto in_place = [&](const RemainingRows& rows) {
+      return static_cast<std::size_t>(rows.from / page_size) == old && rows.from % page_size == rows.to % page_size &&
+             rows.shift == 0;
     };
-    for (; end < pieces.size() && pieces[end].to / page_size == pieces[i].to / page_size; ++end)
-      stays &= in_place(pieces[end]);
-    const Index page = stays ? table[old] : write_to(table[old]);
-    for (; i < end; ++i) {
-      const Piece& p = pieces[i];
-      if (page != table[old] || !in_place(p))
-        plan.moves.push_back({page_of(p.from), p.from % page_size, page, p.to % page_size, p.count, p.shift});
-    }
-    for (; used < old; ++used) plan.released.push_back(table[used]);
-    ++used;
-    if (page != table[old]) {
-      plan.released.push_back(table[old]);
-      ++plan.taken;
-    }
+    const Index page = std::all_of(first, end, in_place) ? table[old] : write_to(table[old]);
+    stays[old] = page == table[old];
+    if (!stays[old]) ++plan.taken;
     plan.pages.push_back(page);
+    for (; next != end; ++next)
+      if (!stays[old] || !in_place(*next))
+        plan.moves.push_back({table[static_cast<std::size_t>(next->from / page_size)], next->from % page_size, page,
+                              next->to % page_size, next->count, next->shift});
   }
-  for (; used < table.size(); ++used) plan.released.push_back(table[used]);
+  plan.released.reserve(table.size());
+  for (std::size_t i = 0; i < table.size(); ++i)
+    if (!stays[i]) plan.released.push_back(table[i]);
   return plan;
 }
 
