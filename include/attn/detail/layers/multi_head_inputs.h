@@ -101,23 +101,17 @@ void for_each_token_block(const TensorView<T, 4>& heads, const Executor& asked, 
   });
 }
 
-/// Calls rotate_tokens(tokens, position of the first) for blocks of consecutive tokens of heads (batch, heads, len,
-/// head_dim). The first token of batch element b is at position first(b).
-template <class T, class First, class RotateTokens>
-void rotate_heads(const TensorView<T, 4>& heads, const First& first, const Executor& asked,
-                  const RotateTokens& rotate_tokens) {
-  for_each_token_block(heads, asked, [&](const TensorView<T, 4>& tokens, Index b, Index begin) {
-    rotate_tokens(tokens, first(b) + begin);
-  });
-}
-/// Rotates the queries and keys of a call of these sizes.
+/// Rotates the queries and keys of a call of these sizes: calls rotate_tokens(tokens, position of the first) for blocks
+/// of consecutive tokens, as tasks.
 template <class T, class RotateTokens>
 void rotate_heads(const TensorView<T, 4>& query, const TensorView<T, 4>& key, const Problem& sizes,
                   const Executor& asked, const RotateTokens& rotate_tokens) {
-  rotate_heads(
-      query, [&](Index batch) { return sizes.first_query(batch); }, asked, rotate_tokens);
-  rotate_heads(
-      key, [&](Index) { return sizes.kv_offset; }, asked, rotate_tokens);
+  for_each_token_block(query, asked, [&](const TensorView<T, 4>& tokens, Index b, Index begin) {
+    rotate_tokens(tokens, sizes.first_query(b) + begin);
+  });
+  for_each_token_block(key, asked, [&](const TensorView<T, 4>& tokens, Index, Index begin) {
+    rotate_tokens(tokens, sizes.kv_offset + begin);
+  });
 }
 
 /// The elements of x without gaps: x itself, or a copy if x has gaps.
