@@ -37,19 +37,13 @@ class CheckedAdditiveBackward {
   }
   CheckedAdditiveBackward(const CheckedAdditiveBackward&) = delete;
 
-  /// Allocates all gradients.
+  /// Allocates the gradients of query, key and value; those of the parameters follow with the results.
   auto gradients() const {
     auto q = gradient_like<Q>(call_.q);
     auto k = gradient_like<K>(call_.k);
     auto v = gradient_like<V>(call_.v);
-    AdditiveSums<T> zeros(call_.parameters);
-    return AdditiveGradients<decltype(q), decltype(k), decltype(v), T>{std::move(q),
-                                                                       std::move(k),
-                                                                       std::move(v),
-                                                                       std::move(zeros.query_weight.numbers()),
-                                                                       std::move(zeros.key_weight.numbers()),
-                                                                       std::move(zeros.score_weight.numbers()),
-                                                                       std::move(zeros.bias.numbers())};
+    return AdditiveGradients<decltype(q), decltype(k), decltype(v), T>{
+        std::move(q), std::move(k), std::move(v), {}, {}, {}, {}};
   }
 
   /// Computes the gradients tile by tile, from the results of the forward pass.
