@@ -63,17 +63,10 @@ struct EdgesOfCall {
   }
 };
 
-/// Returns the sizes with which `values` is checked and indexed, as (1, batch, heads, entries): batch elements take the
-/// place of heads, heads that of queries, and entries that of keys.
+/// Returns sizes that `values` (1, batch, heads, entries) are checked and indexed with, as if batch elements were heads,
+/// heads queries, and entries keys.
 inline Problem sizes_of_edges(const Problem& problem, const EdgeTable& edges) {
-  Problem sizes = problem;
-  sizes.batch = 1;
-  sizes.heads = problem.batch;
-  sizes.q_len = problem.heads;
-  sizes.kv_len = static_cast<Index>(edges.entries.size());
-  sizes.q_offset = sizes.kv_offset = 0;
-  sizes.has_part_of_keys = false;
-  return sizes;
+  return {.heads = problem.batch, .q_len = problem.heads, .kv_len = static_cast<Index>(edges.entries.size())};
 }
 
 /// The bias of a pair: the sum of the values of its entries, accumulated in a GradientSum.

@@ -76,16 +76,10 @@ class T5Buckets {
 
 namespace detail {
 
-/// Returns the sizes with which the table is checked and indexed, as (1, 1, heads, buckets): heads take the place of
-/// queries, and buckets that of keys.
+/// Returns sizes that a table (1, 1, heads, buckets) is checked and indexed with, as if heads were queries and buckets
+/// keys.
 inline Problem sizes_of_buckets(const Problem& problem, Index buckets) {
-  Problem sizes = problem;
-  sizes.batch = sizes.heads = 1;
-  sizes.q_len = problem.heads;
-  sizes.kv_len = buckets;
-  sizes.q_offset = sizes.kv_offset = 0;
-  sizes.has_part_of_keys = false;
-  return sizes;
+  return {.q_len = problem.heads, .kv_len = buckets};
 }
 
 /// Returns the buckets of a table with this many columns.
@@ -146,7 +140,7 @@ requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& t
 template <class X>
 auto relative_bias(X&& table) {
   auto held = detail::broadcast_tensor(std::forward<X>(table));
-  const ClippedDistance distances = detail::clipped_distances(held.columns());
+  const ClippedDistance distances = detail::clipped_distances(held.shape[3]);
   return detail::bias_by_distance(std::move(held), distances);
 }
 
@@ -154,7 +148,7 @@ auto relative_bias(X&& table) {
 template <class X, class G>
 requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& table, G&& grad) {
   return relative_bias(table, std::forward<G>(grad),
-                       detail::clipped_distances(detail::broadcast_tensor(table).columns()));
+                       detail::clipped_distances(detail::broadcast_tensor(table).shape[3]));
 }
 
 }  // namespace attn

@@ -19,16 +19,16 @@ template <class T>
 KeyLists key_lists(const BroadcastTensor<T>& given) {
   static_assert(std::is_integral_v<T> && std::is_signed_v<T>,
                 "attn::select: the tensor must hold key indices as signed integers");
-  require(given.rank() >= 2, "select: the tensor has rank ", given.rank(),
+  require(given.rank >= 2, "select: the tensor has rank ", given.rank,
           ", but must be (q_len, n), (heads, q_len, n) or (batch, heads, q_len, n)");
-  const std::span<const Index> shape = given.shape();
   KeyLists lists;
-  lists.batch = shape[0], lists.heads = shape[1], lists.rows = shape[2], lists.columns = shape[3];
+  lists.batch = given.shape[0], lists.heads = given.shape[1], lists.rows = given.shape[2];
+  lists.columns = given.shape[3];
   const std::vector<T> keys = given.row_major();
   for (std::size_t i = 0; i < keys.size(); ++i)
     require(keys[i] >= -1, "select: each index must be a key, or -1 for none, but one is ", keys[i]);
   const std::size_t columns = static_cast<std::size_t>(lists.columns);
-  for (Index i = 0; i < shape[0] * shape[1] * shape[2]; ++i)
+  for (Index i = 0; i < lists.batch * lists.heads * lists.rows; ++i)
     lists.add(std::span(keys).subspan(static_cast<std::size_t>(i) * columns, columns));
   lists.finish();
   return lists;

@@ -15,22 +15,59 @@ namespace attn::detail {
 /// Names of the dimensions of a tensor over pairs, for error messages.
 constexpr char kPairs[] = "(batch, heads, q_len, kv_len)";
 
-/// A tensor over the pairs of one call, indexed by absolute positions. Broadcast dimensions have a stride of 0.
-template <class T>
-struct PairTensor {
-  const T* data;
+/// Maps the pairs of one call, at absolute positions, to elements of a tensor that is broadcast over them. Broadcast
+/// dimensions have a stride of 0.
+struct PairOffsets {
   Index batch, head, q, kv;  // strides
   Index q_offset;
 
-  const T& operator()(const Position& p) const {
-    return data[p.batch * batch + p.head * head + (p.q - q_offset) * q + p.kv * kv];
+  Index operator()(const Position& p) const {
+    return p.batch * batch + p.head * head + (p.q - q_offset) * q + p.kv * kv;
+  }
+};
+
+/// A tensor over the pairs of one call, indexed by absolute positions.
+template <class T>
+struct PairTensor : PairOffsets {
+  const T* data;
+
+  const T& operator()(const Position& p) const { return data[PairOffsets::operator()(p)]; }
+};
+
+/// The sizes and strides of a tensor of rank 1 to 4, aligned from the right with (batch, heads, q_len, kv_len). Missing
+/// dimensions have size 1.
+struct AlignedLayout {
+  Index shape[4] = {1, 1, 1, 1};
+  Index stride[4] = {0, 0, 0, 0};
+  std::size_t rank;
+
+  template <class View>
+  explicit AlignedLayout(const View& view) : rank(View::kRank) {
+    for (int i = 0; i < View::kRank; ++i) {
+      shape[4 - View::kRank + i] = view.dim(i);
+      stride[4 - View::kRank + i] = view.stride(i);
+    }
+  }
+
+  /// Returns the shape without the missing dimensions.
+  std::span<const Index> given_shape() const { return std::span<const Index>(shape).last(rank); }
+
+  /// Calls visit(offset) for all elements in row-major order.
+  template <class Visit>
+  void for_each_offset(const Visit& visit) const {
+    Index i[4];
+    for (i[0] = 0; i[0] < shape[0]; ++i[0])
+      for (i[1] = 0; i[1] < shape[1]; ++i[1])
+        for (i[2] = 0; i[2] < shape[2]; ++i[2])
+          for (i[3] = 0; i[3] < shape[3]; ++i[3])
+            visit(i[0] * stride[0] + i[1] * stride[1] + i[2] * stride[2] + i[3] * stride[3]);
   }
 };
 
 /// The user's tensor of rank 1 to 4, held until a call gives it sizes. A temporary is kept alive here; any other tensor
 /// is viewed and must outlive the mod.
 template <class T>
-class BroadcastTensor {
+class BroadcastTensor : public AlignedLayout {
  public:
   /// Returns the tensor over the pairs of a call. Dimensions are aligned from the right with (batch, heads, q_len,
   /// kv_len); each must have that size or 1.
@@ -38,25 +75,23 @@ class BroadcastTensor {
   PairTensor<T> over(const Problem& problem, const char* mod, const char* dims = kPairs,
                      const char* of_keys = "") const {
     const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.keys().end};
-    const bool has_keys = fits_keys(shape_[3], problem);
-    const bool is_of_keys = rank_ == 2 && shape_[2] == problem.batch && has_keys;
-    Index stride[4];
-    for (int i = 0; i < 4; ++i) {
-      require(shape_[i] == 1 || (i == 3 ? has_keys : shape_[i] == want[i]), mod, ": the tensor has shape ",
-              std::span<const Index>(shape_).last(rank_), ", which does not broadcast to ",
-              std::span<const Index>(want), " as ", dims, note_of_part(problem), is_of_keys ? of_keys : "");
-      stride[i] = shape_[i] == 1 ? 0 : stride_[i];
-    }
-    return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
+    const bool has_keys = fits_keys(shape[3], problem);
+    const bool is_of_keys = rank == 2 && shape[2] == problem.batch && has_keys;
+    for (int i = 0; i < 4; ++i)
+      require(shape[i] == 1 || (i == 3 ? has_keys : shape[i] == want[i]), mod, ": the tensor has shape ", given_shape(),
+              ", which does not broadcast to ", std::span<const Index>(want), " as ", dims, note_of_part(problem),
+              is_of_keys ? of_keys : "");
+    const auto step = [&](int i) { return shape[i] == 1 ? 0 : stride[i]; };
+    return {{step(0), step(1), step(2), step(3), problem.q_offset}, data_};
   }
 
   /// over() for masks. A matrix that fits both as (q_len, kv_len) and as (batch, kv_len) is rejected: if it were
   /// misread, each query would get the row of a batch element.
   PairTensor<T> over_unambiguous(const Problem& problem, const char* mod, const char* of_keys,
                                  const char* name_of_keys) const {
-    const bool is_either = rank_ == 2 && shape_[2] > 1 && shape_[2] == problem.batch && shape_[2] == problem.q_len &&
-                           fits_keys(shape_[3], problem);
-    require(!is_either, mod, ": the tensor has shape ", std::span<const Index>(shape_).last(rank_),
+    const bool is_either = rank == 2 && shape[2] > 1 && shape[2] == problem.batch && shape[2] == problem.q_len &&
+                           fits_keys(shape[3], problem);
+    require(!is_either, mod, ": the tensor has shape ", given_shape(),
             ", which could be (q_len, kv_len) or (batch, kv_len); use ", mod,
             "(attn::view(tensor).unsqueeze(0)) if its rows are queries, attn::", name_of_keys,
             "(tensor) if they are batch elements");
@@ -66,54 +101,35 @@ class BroadcastTensor {
   /// Returns the tensor over the keys of a call: (batch, kv_len), or (kv_len) for all batch elements; the batch size
   /// may be 1.
   PairTensor<T> over_keys(const Problem& problem, const char* mod) const {
-    require(rank_ <= 2 && (shape_[2] == problem.batch || shape_[2] == 1) && fits_keys(shape_[3], problem), mod,
-            ": the tensor has shape ", std::span<const Index>(shape_).last(rank_), ", which does not broadcast to (",
-            problem.batch, ", ", problem.keys().end, ") as (batch, kv_len)", note_of_part(problem));
-    return {data_, shape_[2] == 1 ? 0 : stride_[2], 0, 0, stride_[3], problem.q_offset};
+    require(rank <= 2 && (shape[2] == problem.batch || shape[2] == 1) && fits_keys(shape[3], problem), mod,
+            ": the tensor has shape ", given_shape(), ", which does not broadcast to (", problem.batch, ", ",
+            problem.keys().end, ") as (batch, kv_len)", note_of_part(problem));
+    return {{shape[2] == 1 ? 0 : stride[2], 0, 0, stride[3], problem.q_offset}, data_};
   }
 
   template <int Rank>
   BroadcastTensor(const TensorView<const T, Rank>& view, std::shared_ptr<const void> owner)
-      : data_(view.data()), rank_(Rank), owner_(std::move(owner)) {
+      : AlignedLayout(view), data_(view.data()), owner_(std::move(owner)) {
     static_assert(Rank <= 4, "attn: a tensor over (batch, heads, q_len, kv_len) must have at most 4 dimensions");
-    for (int i = 0; i < Rank; ++i) {
-      shape_[4 - Rank + i] = view.dim(i);
-      stride_[4 - Rank + i] = view.stride(i);
-    }
   }
 
   /// @throws std::invalid_argument unless the tensor for the gradients has the shape of this one.
   template <class Gradient>
   void check_gradient(const Gradient& gradient, const char* mod) const {
-    const auto own = std::span<const Index>(shape_).last(rank_);
-    require(std::equal(own.begin(), own.end(), gradient.shape().begin(), gradient.shape().end()), mod,
-            ": the gradient tensor has shape ", gradient.shape(), ", expected ", own);
+    const std::span<const Index> own = given_shape(), of = gradient.given_shape();
+    require(std::equal(own.begin(), own.end(), of.begin(), of.end()), mod, ": the gradient tensor has shape ", of,
+            ", expected ", own);
   }
 
   /// Returns all elements in row-major order.
   std::vector<T> row_major() const {
     std::vector<T> all;
-    Index i[4];
-    for (i[0] = 0; i[0] < shape_[0]; ++i[0])
-      for (i[1] = 0; i[1] < shape_[1]; ++i[1])
-        for (i[2] = 0; i[2] < shape_[2]; ++i[2])
-          for (i[3] = 0; i[3] < shape_[3]; ++i[3])
-            all.push_back(data_[i[0] * stride_[0] + i[1] * stride_[1] + i[2] * stride_[2] + i[3] * stride_[3]]);
+    for_each_offset([&](Index offset) { all.push_back(data_[offset]); });
     return all;
   }
 
-  /// Returns the size of the last dimension.
-  Index columns() const { return shape_[3]; }
-
-  /// Returns all four sizes; missing dimensions have size 1.
-  std::span<const Index> shape() const { return shape_; }
-  std::size_t rank() const { return rank_; }
-
  private:
   const T* data_;
-  std::size_t rank_;
-  Index shape_[4] = {1, 1, 1, 1};
-  Index stride_[4] = {0, 0, 0, 0};
   std::shared_ptr<const void> owner_;
 };
 

@@ -12,7 +12,7 @@ namespace attn::detail {
 template <class Gradient>
 void check_by_head(const char* mod, Index given, const Gradient& gradient, const Problem& problem) {
   require(given == problem.heads, mod, " has ", given, " values for ", problem.heads, " heads");
-  require(gradient.slots() == problem.heads, mod, ": the gradient tensor has shape ", gradient.shape(),
+  require(gradient.slots() == problem.heads, mod, ": the gradient tensor has shape ", gradient.given_shape(),
           ", but there are ", problem.heads, " heads");
 }
 

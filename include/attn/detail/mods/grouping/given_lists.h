@@ -57,7 +57,7 @@ struct GivenIntegers {
       check<scalar_t<X>>();
       if constexpr (std::is_integral_v<scalar_t<X>>) {
         const auto tensor = broadcast_tensor(given);
-        numbers.shape.assign(tensor.shape().end() - static_cast<std::ptrdiff_t>(tensor.rank()), tensor.shape().end());
+        numbers.shape.assign(tensor.given_shape().begin(), tensor.given_shape().end());
         for (const auto n : tensor.row_major()) numbers.values.push_back(static_cast<Index>(n));
       }
     }
