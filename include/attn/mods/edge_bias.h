@@ -16,24 +16,24 @@ namespace attn {
 namespace detail {
 
 /// Lists whose entries are sorted by key within each list.
-struct EdgeTable : GivenLists {
+struct EdgeTable : CompressedLists {
   struct Repeated {
     Index entry, first;  ///< an entry, and the first entry of the same pair
   };
   std::vector<Index> entries;  ///< for each sorted index, its position in the user's indices
   std::vector<Repeated> repeated;
 
-  explicit EdgeTable(GivenLists given) : GivenLists(std::move(given)), entries(indices.size()) {
+  explicit EdgeTable(CompressedLists given) : CompressedLists(std::move(given)), entries(indices.size()) {
     const std::vector<Index> keys = indices;
     for (std::size_t i = 0; i < entries.size(); ++i) entries[i] = static_cast<Index>(i);
     for (Index number = 0; number < count(); ++number) {
-      const auto begin = entries.begin() + offset(number), end = entries.begin() + offset(number + 1);
+      const auto from = entries.begin() + begin(number), to = from + size(number);
       const auto key = [&](Index entry) { return keys[static_cast<std::size_t>(entry)]; };
-      std::stable_sort(begin, end, [&](Index a, Index b) { return key(a) < key(b); });
+      std::stable_sort(from, to, [&](Index a, Index b) { return key(a) < key(b); });
       Index first = 0;
-      for (auto at = begin; at != end; ++at) {
+      for (auto at = from; at != to; ++at) {
         indices[static_cast<std::size_t>(at - entries.begin())] = key(*at);
-        if (at == begin || key(*at) != key(first))
+        if (at == from || key(*at) != key(first))
           first = *at;
         else
           repeated.push_back({*at, first});
@@ -58,7 +58,7 @@ struct EdgesOfCall {
     const auto list = table->list(number);
     const auto [begin, end] = std::equal_range(list.begin(), list.end(), p.kv);
     return std::span(table->entries)
-        .subspan(static_cast<std::size_t>(table->offset(number) + (begin - list.begin())),
+        .subspan(static_cast<std::size_t>(table->begin(number) + (begin - list.begin())),
                  static_cast<std::size_t>(end - begin));
   }
 };

@@ -34,10 +34,10 @@ KeyLists key_lists(const BroadcastTensor<T>& given) {
   return lists;
 }
 
-inline KeyLists key_lists(const GivenLists& given) {
+inline KeyLists key_lists(const CompressedLists& given) {
   KeyLists lists;
   lists.batch = given.batch, lists.heads = given.heads, lists.rows = given.rows, lists.columns = -1;
-  lists.keys.reserve(given.indices.size());
+  lists.indices.reserve(given.indices.size());
   for (Index i = 0; i < given.count(); ++i) lists.add(given.list(i));
   lists.finish();
   return lists;

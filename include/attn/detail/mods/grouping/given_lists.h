@@ -1,4 +1,5 @@
-// Lists of any lengths as users pass them: offsets and indices (CSR), or a list of indices per query.
+// Lists of indices of any lengths, and their conversion from what users pass: offsets and indices (CSR), or a list of
+// indices per query.
 #pragma once
 
 #include <span>
@@ -28,18 +29,18 @@ constexpr int nesting<X> = 1 + nesting<item_t<X>>;
 
 /// Lists in compressed rows (CSR): list i has the entries offsets[i] .. offsets[i + 1] - 1 of `indices`. There are
 /// batch x heads x rows lists; batch, heads and rows may be 1 where the call has more.
-struct GivenLists {
-  Index batch = 1, heads = 1, rows = 0;
-  std::vector<Index> offsets, indices;
+struct CompressedLists {
+  Index batch = 1, heads = 1, rows = 1;
+  std::vector<Index> offsets = {0}, indices;
 
-  Index count() const { return batch * heads * rows; }
+  Index count() const { return static_cast<Index>(offsets.size()) - 1; }
   Index number(Index b, Index head, Index row) const {
     return ((batch == 1 ? 0 : b) * heads + head) * rows + (rows == 1 ? 0 : row);
   }
-  Index offset(Index list) const { return offsets[static_cast<std::size_t>(list)]; }
+  Index begin(Index number) const { return offsets[static_cast<std::size_t>(number)]; }
+  Index size(Index number) const { return begin(number + 1) - begin(number); }
   std::span<const Index> list(Index number) const {
-    return std::span(indices).subspan(static_cast<std::size_t>(offset(number)),
-                                      static_cast<std::size_t>(offset(number + 1) - offset(number)));
+    return {indices.data() + begin(number), static_cast<std::size_t>(size(number))};
   }
 };
 
@@ -81,19 +82,18 @@ struct GivenIntegers {
 
 /// Makes lists from offsets and indices.
 /// @throws std::invalid_argument if the offsets do not split the indices into lists, or an index is negative.
-inline GivenLists lists_of(const char* mod, GivenIntegers offsets, GivenIntegers indices) {
+inline CompressedLists lists_of(const char* mod, GivenIntegers offsets, GivenIntegers indices) {
   const std::vector<Index>& shape = offsets.shape;
   require(shape.size() <= 3 && shape.back() > 0, mod, ": the offsets have shape ", std::span(shape),
           ", expected (q_len + 1), (heads, q_len + 1) or (batch, heads, q_len + 1)");
   require(indices.shape.size() == 1, mod, ": the indices have shape ", std::span(indices.shape),
           ", but must have rank 1 if offsets are given");
-  GivenLists lists;
+  CompressedLists lists;
   lists.rows = shape.back() - 1;
   if (shape.size() > 1) lists.heads = shape[shape.size() - 2];
   if (shape.size() > 2) lists.batch = shape[0];
   lists.indices = std::move(indices.values);
   const Index count = static_cast<Index>(lists.indices.size());
-  lists.offsets = {0};
   for (std::size_t i = 0; i < offsets.values.size(); ++i) {
     const Index offset = offsets.values[i], before = lists.offsets.back();
     if (static_cast<Index>(i) % shape.back() == 0) {
@@ -114,7 +114,7 @@ inline GivenLists lists_of(const char* mod, GivenIntegers offsets, GivenIntegers
 /// Makes lists from nested ranges: by query, by head and query, or by batch element, head and query.
 /// @throws std::invalid_argument unless all heads have the same number of lists.
 template <class X>
-GivenLists nested_lists(const char* mod, const X& given) {
+CompressedLists nested_lists(const char* mod, const X& given) {
   constexpr std::size_t kDepth = nesting<X>;
   static_assert(kDepth <= 4,
                 "attn: lists of keys must be nested by query, by head and query, or by batch element, head and query");
@@ -148,8 +148,7 @@ inline Index heads_of_list(Index heads, const Problem& call) {
 /// Checks lists, whose keys ascend, against a call. `columns` is the number of columns of the tensor that the lists
 /// were given in, or -1 if they were given one by one.
 /// @throws std::invalid_argument unless there is a list for each query of the call, and all listed keys exist.
-template <class Lists>
-void check_lists(const char* mod, const Lists& lists, Index columns, const Problem& p) {
+inline void check_lists(const char* mod, const CompressedLists& lists, Index columns, const Problem& p) {
   const Index shape[] = {lists.batch, lists.heads, lists.rows, columns};
   const bool heads_fit = lists.heads == p.heads || lists.heads == p.kv_heads || lists.heads == 1,
              one_by_one = columns < 0;

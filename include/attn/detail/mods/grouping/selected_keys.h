@@ -21,44 +21,33 @@ namespace attn::detail {
 
 /// Lists of keys of any lengths, in ascending order without duplicates. There are (batch or 1) x (heads, kv_heads or 1)
 /// x (q_len or 1) lists.
-struct KeyLists {
-  Index batch = 1, heads = 1, rows = 1;
-  Index columns = 0;                ///< of the tensor that the lists were given in; -1 if they were given one by one
-  Index longest = 0;                ///< length of the longest list
-  std::vector<Index> keys;          ///< keys of all lists, concatenated
-  std::vector<Index> begins = {0};  ///< where each list begins in `keys`, and where the last one ends
+struct KeyLists : CompressedLists {
+  Index columns = 0;  ///< of the tensor that the lists were given in; -1 if they were given one by one
+  Index longest = 0;  ///< length of the longest list
 
   /// Returns an object with the shape of `like` and no lists yet.
   static KeyLists shaped(const KeyLists& like) {
     KeyLists lists;
     lists.batch = like.batch, lists.heads = like.heads, lists.rows = like.rows, lists.columns = like.columns;
-    lists.begins.reserve(like.begins.size());
+    lists.offsets.reserve(like.offsets.size());
     return lists;
-  }
-
-  Index number(Index b, Index head, Index row) const {
-    return ((batch == 1 ? 0 : b) * heads + head) * rows + (rows == 1 ? 0 : row);
-  }
-  Index count() const { return static_cast<Index>(begins.size()) - 1; }
-  Index begin(Index number) const { return begins[static_cast<std::size_t>(number)]; }
-  Index size(Index number) const { return begin(number + 1) - begin(number); }
-  std::span<const Index> list(Index number) const {
-    return {keys.data() + begin(number), static_cast<std::size_t>(size(number))};
   }
 
   /// Appends `given`, sorted, as the next list; -1 means no key.
   template <class Integer>
   void add(std::span<const Integer> given) {
-    const std::size_t first = keys.size();
+    const std::size_t first = indices.size();
     for (const Integer key : given)
-      if (key != static_cast<Integer>(-1)) keys.push_back(static_cast<Index>(key));
+      if (key != static_cast<Integer>(-1)) indices.push_back(static_cast<Index>(key));
     sort(first);
-    begins.push_back(static_cast<Index>(keys.size()));
-    longest = std::max(longest, begins.back() - static_cast<Index>(first));
+    offsets.push_back(static_cast<Index>(indices.size()));
+    longest = std::max(longest, offsets.back() - static_cast<Index>(first));
   }
 
-  /// Pads `keys` after the last list, so that `longest` keys can be read from the beginning of any list.
-  void finish() { keys.resize(keys.size() + static_cast<std::size_t>(longest), keys.empty() ? 0 : keys.back()); }
+  /// Pads `indices` after the last list, so that `longest` keys can be read from the beginning of any list.
+  void finish() {
+    indices.resize(indices.size() + static_cast<std::size_t>(longest), indices.empty() ? 0 : indices.back());
+  }
 
   /// Returns the lists restricted to the keys in a range; entries are relative to the first key of that range.
   KeyLists part(const Range& of) const {
@@ -78,23 +67,23 @@ struct KeyLists {
   /// Sorts the keys from index `first` on and removes duplicates. Setting a bit for each key and then scanning all
   /// words of bits took 4 µs for 2048 of 65536 keys, while std::sort() took 70 µs. Sparse keys go to std::sort().
   void sort(std::size_t first) {
-    const auto begin = keys.begin() + static_cast<std::ptrdiff_t>(first);
-    if (std::adjacent_find(begin, keys.end(), std::greater_equal<Index>()) == keys.end()) return;
-    const std::size_t count = keys.size() - first,
-                      words = static_cast<std::size_t>(*std::max_element(begin, keys.end())) / 64 + 1;
+    const auto begin = indices.begin() + static_cast<std::ptrdiff_t>(first);
+    if (std::adjacent_find(begin, indices.end(), std::greater_equal<Index>()) == indices.end()) return;
+    const std::size_t count = indices.size() - first,
+                      words = static_cast<std::size_t>(*std::max_element(begin, indices.end())) / 64 + 1;
     if (words > 16 * count) {
-      std::sort(begin, keys.end());
-      keys.erase(std::unique(begin, keys.end()), keys.end());
+      std::sort(begin, indices.end());
+      indices.erase(std::unique(begin, indices.end()), indices.end());
       return;
     }
     if (bits_.size() < words) bits_.resize(words);
-    for (std::size_t i = first; i < keys.size(); ++i)
-      bits_[static_cast<std::size_t>(keys[i]) / 64] |= std::uint64_t(1) << (keys[i] % 64);
+    for (std::size_t i = first; i < indices.size(); ++i)
+      bits_[static_cast<std::size_t>(indices[i]) / 64] |= std::uint64_t(1) << (indices[i] % 64);
     std::size_t to = first;
     for (std::size_t w = 0; w < words; ++w)
       for (std::uint64_t left = std::exchange(bits_[w], 0); left != 0; left &= left - 1)
-        keys[to++] = static_cast<Index>(w * 64) + std::countr_zero(left);
-    keys.resize(to);
+        indices[to++] = static_cast<Index>(w * 64) + std::countr_zero(left);
+    indices.resize(to);
   }
 
   std::vector<std::uint64_t> bits_;  ///< all 0 between calls of sort()
@@ -104,7 +93,7 @@ struct KeyLists {
 struct QueriesByKey {
   struct Entry {
     Index row;    ///< row of the query
-    Index entry;  ///< index into KeyLists::keys
+    Index entry;  ///< index into KeyLists::indices
   };
   Index keys = 0;  ///< one more than the largest listed key
   std::vector<Index> begins;
@@ -116,10 +105,10 @@ struct QueriesByKey {
     const auto for_each = [&](const auto& visit) {
       for (Index i = 0; i < lists.count(); ++i)
         for (Index entry = lists.begin(i); entry < lists.begin(i + 1); ++entry)
-          visit(i / lists.rows * keys + lists.keys[static_cast<std::size_t>(entry)], Entry{i % lists.rows, entry});
+          visit(i / lists.rows * keys + lists.indices[static_cast<std::size_t>(entry)], Entry{i % lists.rows, entry});
     };
     begins.resize(static_cast<std::size_t>(lists.batch * lists.heads * keys + 1));
-    entries.resize(static_cast<std::size_t>(lists.begins.back()));
+    entries.resize(static_cast<std::size_t>(lists.offsets.back()));
     for_each([&](Index number, const Entry&) { ++begins[static_cast<std::size_t>(number) + 1]; });
     std::partial_sum(begins.begin(), begins.end(), begins.begin());
     std::vector<Index> next(begins.begin(), begins.end());
@@ -229,10 +218,10 @@ class ListGathering {
     tokens.batch = batch;
     tokens.rows_of_sequence = 1;
     tokens.q_offset = call.first_query(batch);
-    tokens.kv = {.rows = lists_->keys.data(),
+    tokens.kv = {.rows = lists_->indices.data(),
                  .of_batch = lists_->rows == 1 ? 0 : 1,
                  .of_head = lists_->heads == 1 ? 0 : lists_->rows,
-                 .begins = lists_->begins.data() + lists_->number(batch, 0, 0)};
+                 .begins = lists_->offsets.data() + lists_->number(batch, 0, 0)};
     tokens.kv_offset = call.kv_offset;
     tokens.heads_of_list = heads_of_list(call);
     return tokens;
@@ -267,10 +256,10 @@ class ListGathering {
         tokens.batch = batch;
         tokens.rows_of_sequence = problem.q_len;
         tokens.q_offset = call.first_query(batch);
-        tokens.kv = {.rows = lists.keys.data(),
+        tokens.kv = {.rows = lists.indices.data(),
                      .of_batch = own.of_sequence,
                      .of_head = own.of_head,
-                     .begins = lists.begins.data() + own.first};
+                     .begins = lists.offsets.data() + own.first};
         tokens.kv_offset = call.kv_offset;
         tokens.first_head = turn;
         tokens.head_step = turns;
@@ -283,7 +272,7 @@ class ListGathering {
   /// Whether gathering saves work if a listed pair costs `cost` times as much as a pair in a call without lists. The
   /// cost of a query is proportional to the length of its own list, so the average length decides.
   bool costs_less(const Problem& call, Index cost) const {
-    const double entries = static_cast<double>(lists_->begins.back()),
+    const double entries = static_cast<double>(lists_->offsets.back()),
                  pairs = static_cast<double>(lists_->count()) * static_cast<double>(call.kv_len);
     return call.q_len > 0 && call.kv_len > 0 && static_cast<double>(cost) * entries <= pairs;
   }
