@@ -66,71 +66,50 @@ constexpr bool kPrefetches = false;
 constexpr bool kPrefetches = true;
 #endif
 
+/// What CPUID returns for a leaf and a subleaf (Intel, Software Developer's Manual, volume 2A); 0 for leaves that the
+/// processor lacks, and on processors without CPUID. It takes tens of microseconds under a hypervisor, so each feature
+/// is queried only once.
+struct CpuId {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+
+  explicit CpuId([[maybe_unused]] unsigned leaf, [[maybe_unused]] unsigned subleaf = 0) {
 #if ATTN_X86
-/// Whether the processor converts between float and binary16 (F16C). clang 14 has no name for this feature. The
-/// processor is queried only once, because CPUID takes tens of microseconds under a hypervisor.
+    __get_cpuid_count(leaf, subleaf, &a, &b, &c, &d);
+#endif
+  }
+};
+
+/// Whether the processor converts between float and binary16 (F16C). clang 14 has no name for this feature.
 inline bool cpu_has_f16c() {
-  static const bool has = [] {
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;
-  }();
+  static const bool has = (CpuId(1).c & (1u << 29)) != 0;
   return has;
 }
-#endif
-
-/// Whether the processor has dot products of 8-bit integers in 64-byte vectors (AVX512-VNNI). See cpu_has_amx() for the
-/// source of the bits.
+/// Whether the processor has dot products of 8-bit integers in 64-byte vectors (AVX512-VNNI).
 inline bool cpu_has_avx512_vnni() {
-#if ATTN_X86
-  static const bool has = [] {
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 11)) != 0;
-  }();
+  static const bool has = (CpuId(7, 0).c & (1u << 11)) != 0;
   return has;
-#else
-  return false;
-#endif
 }
-
 /// Whether the processor has dot products of 8-bit integers in 32-byte vectors (AVX-VNNI), as some processors without
 /// AVX-512 do.
 inline bool cpu_has_avx_vnni() {
-#if ATTN_X86
-  static const bool has = [] {
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 4)) != 0;
-  }();
+  static const bool has = (CpuId(7, 1).a & (1u << 4)) != 0;
   return has;
-#else
-  return false;
-#endif
 }
-
-/// Whether the processor has vector products of bf16 and vector conversions to it (AVX512-BF16). See cpu_has_amx() for
-/// the source of the bits.
+/// Whether the processor has vector products of bf16 and vector conversions to it (AVX512-BF16).
 inline bool cpu_has_bf16() {
-#if ATTN_BF16
-  static const bool has = [] {
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 5)) != 0;
-  }();
+  static const bool has = ATTN_BF16 && (CpuId(7, 1).a & (1u << 5)) != 0;
   return has;
-#else
-  return false;
-#endif
 }
 
 /// Whether the processor has tiles of bf16 (AMX-TILE, AMX-BF16) and vector conversions to bf16 (AVX512-BF16), and the
-/// operating system saves the tiles. The bits are from Intel's Software Developer's Manual, volume 2A, CPUID, and
-/// volume 1, section 13.3 (XCR0).
+/// operating system saves the tiles (XCR0: volume 1 of the manual, section 13.3).
 inline bool cpu_has_amx() {
 #if ATTN_AMX
   static const bool has = [] {
     if (software_tiles()) return true;
-    unsigned a, b, c, d;
     constexpr unsigned kOsXsave = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return false;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
+    const unsigned extended = CpuId(7, 0).d;
+    if ((CpuId(1).c & kOsXsave) == 0 || (extended & kAmxBf16) == 0 || (extended & kAmxTile) == 0) return false;
     if (!cpu_has_bf16()) return false;
     constexpr unsigned kTileState = 3u << 17;
     unsigned low, high;
