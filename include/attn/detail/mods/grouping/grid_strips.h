@@ -16,60 +16,62 @@ namespace attn::detail {
 /// all keys that its queries see. Each strip is a sequence. A tile of queries is a compact piece of a strip, such as 4
 /// x 4 tokens, and the keys that it sees are contiguous in the strip's list.
 struct GridStrips {
-  TokenGrid::Coordinates q_shape, kv_shape;  ///< of a strip, in numbers within a dilation group
-  Index texts = 0;
-  bool is_row = false;  ///< whether the grid has one dimension
+  using Coordinates = TokenGrid::Coordinates;
+
+  Coordinates q_shape, kv_shape;  ///< of a strip, in numbers within a dilation group
+  Index count = 0;                ///< number of strips
+  bool is_row;                    ///< whether the grid has one dimension
   /// Whether queries see all or none of a row of keys. A causal window as wide as the row may still end before the row
   /// does.
   bool sees_rows_whole = true;
-  Index step = 1;            ///< of both lists; see RowList
+  Index step;                ///< of both lists; see RowList
   std::vector<Index> q, kv;  ///< tokens of all strips
   WindowTable windows;       ///< in numbers within the strips; numbers of keys are the same in all strips
   std::vector<Range> seen;   ///< for each number of the first dimension, the range that its queries see
+
+  /// Has no strips yet. `group` is the dilation group of the first.
+  GridStrips(const TokenGrid& grid, const Coordinates& group, const Coordinates& shape_of_q,
+             const Coordinates& shape_of_kv)
+      : q_shape(shape_of_q),
+        kv_shape(shape_of_kv),
+        is_row(grid.tokens() == grid.axes[0].length),
+        step(grid.axes[is_row ? 0 : 2].dilation) {
+    for (std::size_t a = 0; a < TokenGrid::kAxes; ++a)
+      windows.axes[a].window = static_cast<std::uint32_t>(grid.axes[a].window);
+    TokenGrid::for_each_in(kv_shape, [&](const Coordinates& n) {
+      for (std::size_t a = 0; a < TokenGrid::kAxes; ++a)
+        windows.axes[a].number.push_back(static_cast<std::int32_t>(n[a]));
+    });
+    for (Index n = 0; n < q_shape[0]; ++n) {
+      const Index first = grid.axes[0].first(n, group[0]);
+      seen.push_back(intersect({first, first + grid.axes[0].window}, {0, kv_shape[0]}));
+    }
+  }
 
   Index queries() const { return q_shape[0] * q_shape[1] * q_shape[2]; }
   Index keys() const { return kv_shape[0] * kv_shape[1] * kv_shape[2]; }
   Index row_of_queries() const { return q_shape[1] * q_shape[2]; }
   Index row_of_keys() const { return kv_shape[1] * kv_shape[2]; }
   /// Returns the length of the runs of a list; see RowList. A strip of a one-dimensional grid is one run.
-  Index run_of(const TokenGrid::Coordinates& shape) const { return is_row ? shape[0] : shape[2]; }
+  Index run_of(const Coordinates& shape) const { return is_row ? shape[0] : shape[2]; }
 
   /// Adds a strip of the dilation group `group`, given the numbers of its first query and first key.
-  void add(const TokenGrid& grid, const TokenGrid::Coordinates& group, const TokenGrid::Coordinates& first_q,
-           const TokenGrid::Coordinates& first_kv) {
-    const auto token = [&](const TokenGrid::Coordinates& number) {
-      TokenGrid::Coordinates c;
-      for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) c[a] = number[a] * grid.axes[a].dilation + group[a];
+  void add(const TokenGrid& grid, const Coordinates& group, const Coordinates& first_q, const Coordinates& first_kv) {
+    const auto token = [&](const Coordinates& n, const Coordinates& first) {
+      Coordinates c;
+      for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) c[a] = (first[a] + n[a]) * grid.axes[a].dilation + group[a];
       return grid.token(c);
     };
-    const auto each = [](const TokenGrid::Coordinates& shape, const auto& visit) {
-      for (Index i = 0; i < shape[0]; ++i)
-        for (Index j = 0; j < shape[1]; ++j)
-          for (Index k = 0; k < shape[2]; ++k) visit(TokenGrid::Coordinates{i, j, k});
-    };
-    each(q_shape, [&](TokenGrid::Coordinates n) {
+    TokenGrid::for_each_in(q_shape, [&](const Coordinates& n) {
+      q.push_back(token(n, first_q));
       for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) {
-        n[a] += first_q[a];
-        const Index first = grid.axes[a].first(n[a], group[a]) - first_kv[a];
+        const Index first = grid.axes[a].first(first_q[a] + n[a], group[a]) - first_kv[a];
         windows.axes[a].first.push_back(static_cast<std::int32_t>(first));
         if (a > 0 && (first > 0 || first + grid.axes[a].window < kv_shape[a])) sees_rows_whole = false;
       }
-      q.push_back(token(n));
     });
-    each(kv_shape, [&](TokenGrid::Coordinates n) {
-      for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) {
-        if (texts == 0) windows.axes[a].number.push_back(static_cast<std::int32_t>(n[a]));
-        n[a] += first_kv[a];
-      }
-      kv.push_back(token(n));
-    });
-    if (texts++ > 0) return;
-    for (std::size_t a = 0; a < TokenGrid::kAxes; ++a)
-      windows.axes[a].window = static_cast<std::uint32_t>(grid.axes[a].window);
-    for (Index n = 0; n < q_shape[0]; ++n) {
-      const Index first = grid.axes[0].first(n, group[0]);
-      seen.push_back(intersect({first, first + grid.axes[0].window}, {0, kv_shape[0]}));
-    }
+    TokenGrid::for_each_in(kv_shape, [&](const Coordinates& n) { kv.push_back(token(n, first_kv)); });
+    ++count;
   }
 };
 
@@ -112,10 +114,8 @@ class StripGathering {
     if (tokens_ == 0) return;
     // A tile has 4 x 4 queries in two dimensions, and 4 x 2 x 2 in three.
     const Index wide = grid.axes[1].length > 1 ? 2 : 4;
-    TokenGrid::Coordinates group;
-    for (group[0] = 0; group[0] < grid.axes[0].dilation; ++group[0])
-      for (group[1] = 0; group[1] < grid.axes[1].dilation; ++group[1])
-        for (group[2] = 0; group[2] < grid.axes[2].dilation; ++group[2]) add_group(grid, group, wide);
+    TokenGrid::for_each_in({grid.axes[0].dilation, grid.axes[1].dilation, grid.axes[2].dilation},
+                           [&](const TokenGrid::Coordinates& group) { add_group(grid, group, wide); });
     pays_ = always || pays(grid);
   }
 
@@ -137,7 +137,7 @@ class StripGathering {
     problem.q_offsets = {};
     for (Index batch = 0; batch < call.batch; ++batch)
       for (const GridStrips& strips : strips_) {
-        problem.batch = strips.texts;
+        problem.batch = strips.count;
         problem.q_len = strips.queries();
         problem.kv_len = strips.keys();
         GatheredTokens tokens;
@@ -164,22 +164,18 @@ class StripGathering {
       begin(1);
       for (first[2] = 0; first[2] < numbers[2]; first[2] += wide) {
         begin(2);
-        GridStrips& strips = strips_of(q_shape, kv_shape);
-        strips.is_row = tokens_ == grid.axes[0].length;
-        strips.step = grid.axes[strips.is_row ? 0 : 2].dilation;
-        strips.add(grid, group, first, first_kv);
+        strips_of(grid, group, q_shape, kv_shape).add(grid, group, first, first_kv);
       }
     }
   }
 
   /// Returns the strips of these shapes. There are few shapes: those inside the grid, and those at the ends of its
   /// dimensions.
-  GridStrips& strips_of(const TokenGrid::Coordinates& q_shape, const TokenGrid::Coordinates& kv_shape) {
+  GridStrips& strips_of(const TokenGrid& grid, const TokenGrid::Coordinates& group,
+                        const TokenGrid::Coordinates& q_shape, const TokenGrid::Coordinates& kv_shape) {
     for (GridStrips& strips : strips_)
       if (strips.q_shape == q_shape && strips.kv_shape == kv_shape) return strips;
-    GridStrips& added = strips_.emplace_back();
-    added.q_shape = q_shape, added.kv_shape = kv_shape;
-    return added;
+    return strips_.emplace_back(grid, group, q_shape, kv_shape);
   }
 
   /// Whether tiles in strips have clearly fewer pairs than tiles of neighbouring tokens, which extend from the first
@@ -195,7 +191,7 @@ class StripGathering {
     for (const GridStrips& strips : strips_) {
       const Index length = std::min(strips.q_shape[0], ceil_div(kQueries, strips.row_of_queries()));
       const Index keys = std::min(strips.kv_shape[0], axis.window + length - 1) * strips.row_of_keys();
-      gathered += static_cast<double>(strips.texts * strips.queries()) * static_cast<double>(keys);
+      gathered += static_cast<double>(strips.count * strips.queries()) * static_cast<double>(keys);
     }
     return 3 * gathered < 2 * plain * static_cast<double>(tokens_);
   }

@@ -62,6 +62,14 @@ struct TokenGrid {
     return {row / axes[1].length, row % axes[1].length, token % axes[2].length};
   }
 
+  /// Calls visit(c) for all coordinates of a grid of these lengths, in row-major order.
+  template <class Visit>
+  static void for_each_in(const Coordinates& lengths, const Visit& visit) {
+    for (Index i = 0; i < lengths[0]; ++i)
+      for (Index j = 0; j < lengths[1]; ++j)
+        for (Index k = 0; k < lengths[2]; ++k) visit(Coordinates{i, j, k});
+  }
+
   /// Returns the smallest box that contains all tokens of a range.
   Box box(const Range& range) const {
     const Coordinates first = coordinates(range.begin), last = coordinates(range.end - 1);
