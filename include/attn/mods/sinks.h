@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/mods/learned_by_head.h"
+#include "attn/detail/mods/learned_mods.h"
 #include "attn/mod.h"
 
 namespace attn {
