@@ -14,13 +14,13 @@
 /// definitions.
 #define ATTN_LOOPS_OF(keyword, T)                                                                                      \
   keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                 \
-  keyword template const KernelFamily<T>& native_family<T>(VectorSet);                                                 \
+  keyword template const KernelFamily<T>& kernel_family<T, false>(VectorSet);                                          \
   keyword template const KernelFamily<T>& sigmoid_family<T>(VectorSet);                                                \
-  keyword template const KernelFamily<T>& native_sigmoid_family<T>(VectorSet);                                         \
+  keyword template const KernelFamily<T>& sigmoid_family<T, false>(VectorSet);                                         \
   keyword template KernelFamily<T> additive_family<T>(VectorSet);                                                      \
   keyword template OtherScore<T>::AddGradients additive_gradients<T>(VectorSet);                                       \
   keyword template ChosenKernels<T> choose_kernels<T>(const Options&, Bf16Products);                                   \
-  keyword template ChosenKernels<T> choose_native_kernels<T>(const Options&, Bf16Products);                            \
+  keyword template ChosenKernels<T> choose_kernels<T, false>(const Options&, Bf16Products);                            \
   keyword template void run_passes<T>(std::span<const Pass<T>>, const Options&, std::span<std::byte>);                 \
   keyword template Index bytes_of_passes<T>(std::span<const Pass<T>>, const Options&);                                 \
   keyword template void explain_passes<T>(std::span<const Pass<T>>, const Options&, Explanation&);                     \

@@ -156,8 +156,8 @@ class KvPages {
     ChooseDots<Computed> choose_dots = nullptr;
     if constexpr (TokenRows<T>::kScaled) choose_dots = dot_kernels;
     const TokenRows<T> k = keys(), v = values();
-    constexpr bool kNative = TokenRows<T>::kDType == DType::native;
-    return {k.stored(), v.stored(), rope, kernels_among<Computed, kNative>(), k.scales, v.scales, choose_dots};
+    constexpr bool kOthers = TokenRows<T>::kDType != DType::native;
+    return {k.stored(), v.stored(), rope, kKernels<Computed, kOthers>, k.scales, v.scales, choose_dots};
   }
 
   void copy_page(const KvPages& other, Index from, Index to, Index tokens) {
@@ -204,7 +204,7 @@ class KvPages {
    public:
     /// Without a rope, no keys are rotated.
     Mover(const KvPages& pages, const Rope* rope)
-        : family_(family_of<Computed, kConverts>(vectors_of(default_isa()))),
+        : family_(kernel_family<Computed, kConverts>(vectors_of(default_isa()))),
           rotates_(rope != nullptr),
           rotation_(rope) {
       if (rope && kConverts) packed_.resize(static_cast<std::size_t>(kMost * pages.head_dim_));
@@ -330,7 +330,7 @@ void with_new_tokens(const K& k, const V& v, const Use& use) {
   constexpr bool kNative = TokenRows<T>::kDType == DType::native && hold_computed_numbers<K, V>();
   const auto& keys = evaluated(k);
   const auto& values = evaluated(v);
-  use(NewTokens<T>{family_of<Computed, !kNative>(vectors_of(default_isa())), appended<Computed>(keys),
+  use(NewTokens<T>{kernel_family<Computed, !kNative>(vectors_of(default_isa())), appended<Computed>(keys),
                    appended<Computed>(values)});
 }
 

@@ -101,11 +101,11 @@ const KernelFamily<float>& matrix_unit_family() {
 }
 #endif
 
-/// See choose_kernels(). Without kOthers, all tensors must be stored as T.
-template <class T, bool kOthers>
-ChosenKernels<T> chosen_kernels(const Options& options, Bf16Products products) {
+/// Chooses the kernels of a call. Without kOthers, all of its tensors must be stored as T.
+template <class T, bool kOthers = true, class = include_attn_instantiate_h_in_one_unit>
+ChosenKernels<T> choose_kernels(const Options& options, Bf16Products products) {
   [[maybe_unused]] const auto [vectors, dots, matrix] = parts_of(isa_of(options));
-  const KernelFamily<T>& full_precision = family_of<T, kOthers>(vectors);
+  const KernelFamily<T>& full_precision = kernel_family<T, kOthers>(vectors);
   if (products == Bf16Products::none) return {full_precision, full_precision, vectors, Amx::unsupported};
   Amx amx = Amx::unavailable;
 #if ATTN_BF16
@@ -125,23 +125,6 @@ ChosenKernels<T> chosen_kernels(const Options& options, Bf16Products products) {
   return {full_precision, full_precision, vectors, amx};
 }
 
-/// Chooses the kernels of a call. choose_native_kernels() serves calls whose tensors are all stored as T.
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-ChosenKernels<T> choose_kernels(const Options& options, Bf16Products products) {
-  return chosen_kernels<T, true>(options, products);
-}
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-ChosenKernels<T> choose_native_kernels(const Options& options, Bf16Products products) {
-  return chosen_kernels<T, false>(options, products);
-}
-template <class T, bool kNative>
-ChosenKernels<T> choose_kernels_for(const Options& options, Bf16Products products) {
-  if constexpr (kNative)
-    return choose_native_kernels<T>(options, products);
-  else
-    return choose_kernels<T>(options, products);
-}
-
 /// The functions that choose a call's kernels, for the types of its tensors. Calls hold a pointer to them, so that
 /// kernels for unused types stay out of the program.
 template <class T>
@@ -149,18 +132,9 @@ struct KernelChoice {
   ChosenKernels<T> (*choose)(const Options&, Bf16Products);
   const KernelFamily<T>& (*sigmoids)(VectorSet);
 };
-template <class T>
-inline constexpr KernelChoice<T> kKernels = {choose_kernels<T>, sigmoid_family<T>};
-template <class T>
-inline constexpr KernelChoice<T> kNativeKernels = {choose_native_kernels<T>, native_sigmoid_family<T>};
-
-template <class T, bool kNative>
-constexpr const KernelChoice<T>& kernels_among() {
-  if constexpr (kNative)
-    return kNativeKernels<T>;
-  else
-    return kKernels<T>;
-}
+/// Without kOthers, all tensors of the call must be stored as T.
+template <class T, bool kOthers = true>
+inline constexpr KernelChoice<T> kKernels = {choose_kernels<T, kOthers>, sigmoid_family<T, kOthers>};
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

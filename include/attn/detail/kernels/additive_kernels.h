@@ -102,7 +102,7 @@ KernelFamily<T> additive_family(VectorSet vectors) {
     constexpr auto kScore = compiled<kSet, AdditiveDecodeKernels<T, kBytes>::score>;
     family.decode.score = kScore;
     if constexpr (std::is_same_v<T, float>) {
-      using Family = AnyFamilyOf<float, kSet>;
+      using Family = FamilyOf<float, kSet, true>;
       static constexpr DecodeProducts<float> kProducts[] = {{kScore, Family::kProducts[0].value},
                                                             {kScore, Family::kProducts[1].value},
                                                             {kScore, Family::kProducts[2].value}};

@@ -1,6 +1,8 @@
 // The kernels compiled for each instruction set, and the choice among them at run time.
 #pragma once
 
+#include <type_traits>
+
 #include "attn/detail/base/linker_hint.h"
 #include "attn/detail/kernels/decode_kernels.h"
 #include "attn/detail/kernels/masked_kernels.h"
@@ -152,13 +154,32 @@ class KernelScope {
   void (*end_)();
 };
 
-template <class T, VectorSet kSet>
+/// The kernels of one instruction set as tables. kOthers: if T is float, keys and values may also hold 16-bit floats or
+/// 8-bit integers.
+template <class T, VectorSet kSet, bool kOthers>
 struct FamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
-  using Decode = DecodeKernels<T, kBytes, kRegisters>;
+  static constexpr bool kConverts = kOthers && std::is_same_v<T, float>;
+  template <DType kStored>
+  using DecodeOf = DecodeKernels<T, kBytes, kRegisters, kStored>;
+  using Decode = DecodeOf<DType::native>;
   using Packing = PackingKernels<T, kBytes, false>;
+  using Converting = PackingKernels<T, kBytes, kConverts>;
   using Masked = MaskedKernels<T, kBytes>;
   using Total = TotalKernels<T, kBytes>;
+
+  template <DType kStored>
+  static constexpr DecodeProducts<T> products() {
+    return {compiled<kSet, DecodeOf<kStored>::score>, compiled<kSet, DecodeOf<kStored>::value>};
+  }
+  static constexpr DecodeProducts<T> kProducts[3] = {products<DType::f16>(), products<DType::bf16>(),
+                                                     products<DType::i8>()};
+  static constexpr const DecodeProducts<T>* products_of_others() {
+    if constexpr (kConverts)
+      return kProducts;
+    else
+      return nullptr;
+  }
 
   template <int kVectors>
   static constexpr KernelSet<T> tiles() {
@@ -182,14 +203,14 @@ struct FamilyOf {
                  .fetches = true},
       .widest = kWidestTile<kRegisters>,
       .decode = {compiled<kSet, Decode::score>, compiled<kSet, Decode::softmax>, compiled<kSet, Decode::value>,
-                 Decode::kNeedsNoPrefetch},
+                 Decode::kNeedsNoPrefetch, products_of_others()},
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
       .load_columns = compiled<kSet, Packing::load_columns>,
       .store_out = compiled<kSet, Packing::store_out>,
       .copy_columns = compiled<kSet, Packing::copy_columns>,
       .store_columns = compiled<kSet, Packing::store_columns>,
-      .pack_rows = compiled<kSet, Packing::pack_rows>,
-      .unpack_rows = compiled<kSet, Packing::unpack_rows>,
+      .pack_rows = compiled<kSet, Converting::pack_rows>,
+      .unpack_rows = compiled<kSet, Converting::unpack_rows>,
       .multiply = compiled<kSet, Packing::multiply>,
       .find_max = compiled<kSet, Masked::find_max>,
       .all_finite = compiled<kSet, Masked::all_finite>,
@@ -200,54 +221,12 @@ struct FamilyOf {
       .finish = compiled<kSet, Total::finish>};
 };
 
-/// FamilyOf for keys and values of any type: with float queries they may hold 16-bit floats or 8-bit integers.
-template <class T, VectorSet kSet>
-struct AnyFamilyOf : FamilyOf<T, kSet> {};
-template <VectorSet kSet>
-struct AnyFamilyOf<float, kSet> {
-  using Native = FamilyOf<float, kSet>;
-  using Packing = PackingKernels<float, Native::kBytes>;
-  template <DType kStored>
-  static constexpr DecodeProducts<float> products() {
-    using Decode = DecodeKernels<float, Native::kBytes, Native::kRegisters, kStored>;
-    return {compiled<kSet, Decode::score>, compiled<kSet, Decode::value>};
-  }
-
-  static constexpr DecodeProducts<float> kProducts[] = {products<DType::f16>(), products<DType::bf16>(),
-                                                        products<DType::i8>()};
-  static constexpr KernelFamily<float> kKernels = [] {
-    KernelFamily<float> family = Native::kKernels;
-    family.decode.others = kProducts;
-    family.pack_rows = compiled<kSet, Packing::pack_rows>;
-    family.unpack_rows = compiled<kSet, Packing::unpack_rows>;
-    return family;
-  }();
-};
-
-template <class T, template <class, VectorSet> class Family>
-const KernelFamily<T>& family_among(VectorSet vectors) {
-  return with_vectors<T>(vectors, []<VectorSet kSet>() -> const KernelFamily<T>& { return Family<T, kSet>::kKernels; });
-}
-
-/// The kernels for this set of vectors, which must be available. Scalars without vectors have only one set.
-template <class T, class = include_attn_instantiate_h_in_one_unit>
+/// The kernels for this set of vectors, which must be available. Scalars without vectors have only one set. Without
+/// kOthers, they serve calls whose tensors are all stored as T, and take two thirds as long to compile.
+template <class T, bool kOthers = true, class = include_attn_instantiate_h_in_one_unit>
 const KernelFamily<T>& kernel_family(VectorSet vectors) {
-  return family_among<T, AnyFamilyOf>(vectors);
-}
-
-/// The kernels for calls whose tensors are all stored as T. They take two thirds as long to compile as those of
-/// kernel_family().
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-const KernelFamily<T>& native_family(VectorSet vectors) {
-  return family_among<T, FamilyOf>(vectors);
-}
-
-template <class T, bool kOthers>
-const KernelFamily<T>& family_of(VectorSet vectors) {
-  if constexpr (kOthers)
-    return kernel_family<T>(vectors);
-  else
-    return native_family<T>(vectors);
+  return with_vectors<T>(
+      vectors, []<VectorSet kSet>() -> const KernelFamily<T>& { return FamilyOf<T, kSet, kOthers>::kKernels; });
 }
 
 }  // namespace ATTN_BUILT_FOR

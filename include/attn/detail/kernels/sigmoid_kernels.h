@@ -88,21 +88,13 @@ KernelFamily<T> with_sigmoid(KernelFamily<T> family, VectorSet vectors) {
   return family;
 }
 
-/// kernel_family(), or native_family(), with sigmoids.
-template <class T, bool kOthers>
-const KernelFamily<T>& sigmoid_family_of(VectorSet vectors) {
-  return with_vectors<T>(vectors, [&]<VectorSet kSet>() -> const KernelFamily<T>& {
-    static const KernelFamily<T> family = with_sigmoid(family_of<T, kOthers>(kSet), kSet);
+/// kernel_family() with sigmoids.
+template <class T, bool kOthers = true, class = include_attn_instantiate_h_in_one_unit>
+const KernelFamily<T>& sigmoid_family(VectorSet vectors) {
+  return with_vectors<T>(vectors, []<VectorSet kSet>() -> const KernelFamily<T>& {
+    static const KernelFamily<T> family = with_sigmoid(kernel_family<T, kOthers>(kSet), kSet);
     return family;
   });
-}
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-const KernelFamily<T>& sigmoid_family(VectorSet vectors) {
-  return sigmoid_family_of<T, true>(vectors);
-}
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-const KernelFamily<T>& native_sigmoid_family(VectorSet vectors) {
-  return sigmoid_family_of<T, false>(vectors);
 }
 
 /// The kernel that replaces the softmax of the backward pass.

@@ -89,7 +89,7 @@ struct Linear {
     // With few tokens, as in decoding, reading the weight from memory takes most of the time. The kernels for single
     // queries read it once for all tokens.
     const bool few = tokens <= kQueriesAtATime && !options.row_invariant;
-    const ChosenKernels<Number> kernels = choose_kernels_for<Number, kNative>(
+    const ChosenKernels<Number> kernels = choose_kernels<Number, !kNative>(
         options, options.row_invariant ? Bf16Products::none : bf16_products(options.compute, {kDType}));
     const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;
     const QueryTiles<Number> tiles(family, tokens, false);

@@ -17,7 +17,7 @@ void transpose_into(To* to, const From* from, Index rows, Index columns, const O
   using T = computed_t<From>;
   constexpr int kSide = 32;  // of a block: 16 kB of long double, which fits any thread's stack
   constexpr bool kNative = dtype_of<From> == DType::native && dtype_of<To> == DType::native;
-  const KernelFamily<T>& family = family_of<T, !kNative>(vectors_of(isa_of(options)));
+  const KernelFamily<T>& family = kernel_family<T, !kNative>(vectors_of(isa_of(options)));
   const Workers workers({kFlopsToMove * static_cast<double>(rows) * static_cast<double>(columns)}, options.executor);
   workers.run(ceil_div(columns, kSide), [&](Index task, int) {
     alignas(kAlignment) Array<T, kSide * kSide> block;
@@ -99,7 +99,7 @@ struct LinearGradients {
 
   static ChosenKernels<Number> kernels_for(const Options& options) {
     const Compute compute = kDType == DType::bf16 ? Compute::bf16 : options.compute;
-    return choose_kernels_for<Number, kDType == DType::native>(options, bf16_products(compute, {DType::native}));
+    return choose_kernels<Number, kDType != DType::native>(options, bf16_products(compute, {DType::native}));
   }
   Workers workers_of_rows(Index tokens, const Options& options) const {
     const double products = static_cast<double>(inputs) * static_cast<double>(outputs);

@@ -182,8 +182,8 @@ constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   return family;
 }
 template <bool kOthers>
-inline constexpr KernelFamily<float> kAmxFamily = amx_family<AmxTiles, kOthers>(
-    std::conditional_t<kOthers, AnyFamilyOf<float, VectorSet::avx512>, FamilyOf<float, VectorSet::avx512>>::kKernels);
+inline constexpr KernelFamily<float> kAmxFamily =
+    amx_family<AmxTiles, kOthers>(FamilyOf<float, VectorSet::avx512, kOthers>::kKernels);
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -11,7 +11,7 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Returns the family whose tiles are multiplied by Products::score and Products::value. All tiles have the same width,
 /// even if they hold fewer queries. Kernels for single queries, storing and selection come from `family`, which must be
-/// AVX-512's; without kOthers, `family` comes from native_family(), and all elements of a call are floats.
+/// AVX-512's for the same kOthers; see kernel_family().
 template <class Products, class Instructions, bool kOthers>
 constexpr KernelFamily<float> bf16_family(KernelFamily<float> family) {
   family.format = {.dtype = DType::bf16,

@@ -88,8 +88,8 @@ struct Bf16VectorKernels {
 
 /// The kernel family of AVX512-BF16.
 template <bool kOthers>
-inline constexpr KernelFamily<float> kBf16VectorFamily = bf16_family<Bf16VectorKernels, Bf16Instructions, kOthers>(
-    std::conditional_t<kOthers, AnyFamilyOf<float, VectorSet::avx512>, FamilyOf<float, VectorSet::avx512>>::kKernels);
+inline constexpr KernelFamily<float> kBf16VectorFamily =
+    bf16_family<Bf16VectorKernels, Bf16Instructions, kOthers>(FamilyOf<float, VectorSet::avx512, kOthers>::kKernels);
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
