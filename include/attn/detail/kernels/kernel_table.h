@@ -164,6 +164,7 @@ struct FamilyOf {
   using DecodeOf = DecodeKernels<T, kBytes, kRegisters, kStored>;
   using Decode = DecodeOf<DType::native>;
   using Packing = PackingKernels<T, kBytes, false>;
+  using Columns = ColumnKernels<T, kBytes>;
   using Converting = PackingKernels<T, kBytes, kConverts>;
   using Masked = MaskedKernels<T, kBytes>;
   using Total = TotalKernels<T, kBytes>;
@@ -207,8 +208,8 @@ struct FamilyOf {
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
       .load_columns = compiled<kSet, Packing::load_columns>,
       .store_out = compiled<kSet, Packing::store_out>,
-      .copy_columns = compiled<kSet, Packing::copy_columns>,
-      .store_columns = compiled<kSet, Packing::store_columns>,
+      .copy_columns = compiled<kSet, Columns::copy_columns>,
+      .store_columns = compiled<kSet, Columns::store_columns>,
       .pack_rows = compiled<kSet, Converting::pack_rows>,
       .unpack_rows = compiled<kSet, Converting::unpack_rows>,
       .multiply = compiled<kSet, Packing::multiply>,
