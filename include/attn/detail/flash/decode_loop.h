@@ -34,12 +34,10 @@ class DirectDecode {
   /// `visited` are the query's first keys, so that the state begins with the sinks.
   TileMemory<T> run(const QueryTile& query, const Range& visited, bool is_first, bool stores, std::byte* memory) const {
     TileMemory<T> m = memory_in(memory);
-    if (is_first) {
+    if (is_first)
       pass_.begin(query, 1, 1, m);
-    } else {
-      const SoftmaxState<T> later = pass_.initial_later_state();
-      *m.max = later.max, *m.sum = later.sum, *m.sum_rest = 0;
-    }
+    else
+      pass_.begin_later(1, m);
     pass_.load_query(query, m.query);
     std::fill_n(m.out, pass_.problem().v_dim, T(0));
     visit(visited, pass_.tensors.key(query, visited.begin), pass_.tensors.value(query, visited.begin), m);

@@ -30,14 +30,7 @@ class DecodeState {
   /// Sinks, and a result that the call adds to, are included only with the first keys (`is_first`).
   DecodeState(const PassContext<T>& pass, const DecodeTiles<T>& tiles, std::span<Row> rows, const Range& keys,
               bool is_first, const TileMemory<T>& m)
-      : pass_(&pass),
-        tiles_(&tiles),
-        rows_(rows),
-        m_(m),
-        whole_(&family().decode),
-        kept_factor_(pass.kept_factor()),
-        added_(0),
-        has_totals_(false) {
+      : pass_(&pass), tiles_(&tiles), rows_(rows), m_(m), whole_(&family().decode), kept_factor_(pass.kept_factor()) {
     if (pass.tensors.score) m_.score_weight = m_.query + kMost * problem().head_dim;
     for (Index r = 0; Row & row : rows_) begin(row, keys, is_first, r++);
     visited_ = hull_of_visited(rows_);
@@ -144,12 +137,10 @@ class DecodeState {
     pass_->load_query(row.queries, m.query);
     // Rows may belong to several heads: the score weights of each are stored after the queries.
     if (tensors.score) std::copy_n(tensors.score->of(row.queries.head), head_dim, m.query + kMost * head_dim);
-    if (is_first) {
+    if (is_first)
       pass_->begin(row.queries, 1, 1, m);
-    } else {
-      const SoftmaxState<T> later = pass_->initial_later_state();
-      *m.max = later.max, *m.sum = later.sum, *m.sum_rest = 0;
-    }
+    else
+      pass_->begin_later(1, m);
     if (is_first && pass_->resumes && *m.sum != T(0)) {
       family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
       family().multiply(m.out, m.out, v_dim, *m.sum * static_cast<T>(inverse_of(kept_factor_)));
@@ -282,9 +273,9 @@ class DecodeState {
   const DecodeKernelSet<T>* whole_;            ///< the kernels for whole tiles of keys
   const DotKernels<T>* score_dots_ = nullptr;  ///< null: keys are multiplied as floats
   const DotKernels<T>* value_dots_ = nullptr;
-  T kept_factor_;    ///< factor that the output must still be multiplied by; see PassContext
-  Index added_;      ///< tiles of keys in the current stretch
-  bool has_totals_;  ///< whether an earlier stretch has ended
+  T kept_factor_;            ///< factor that the output must still be multiplied by; see PassContext
+  Index added_ = 0;          ///< tiles of keys in the current stretch
+  bool has_totals_ = false;  ///< whether an earlier stretch has ended
 };
 
 }  // namespace ATTN_BUILT_FOR

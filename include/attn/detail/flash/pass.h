@@ -103,9 +103,12 @@ struct PassContext : Pass<T> {
     for (Index head = 0; !merges && mods && head < problem().heads; ++head) merges = mods->sink(head) != -kInfinity;
     return merges;
   }
-  /// The initial state of a query in a stretch that will be merged, or in a split after the first.
-  SoftmaxState<T> initial_later_state() const {
-    return problem().sigmoid_bias ? SoftmaxState<T>{sink_score(0), 0} : SoftmaxState<T>{};
+  /// Like begin(), for a stretch that will be merged, or for a split after the first: without sinks and earlier passes.
+  void begin_later(Index width, const TileMemory<T>& m) const {
+    const auto none = problem().sigmoid_bias ? SoftmaxState<T>{sink_score(0), 0} : SoftmaxState<T>{};
+    std::fill_n(m.max, width, none.max);
+    std::fill_n(m.sum, width, none.sum);
+    std::fill_n(m.sum_rest, width, T(0));
   }
 
   /// Loads a single query, rotated and multiplied by the scale.

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "attn/detail/base/fixed_vector.h"
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/pass.h"
 
@@ -146,9 +147,6 @@ class PrefillState {
  public:
   using KvTile = typename PrefillTiles<T>::Tile;
 
-  /// A state to be assigned to.
-  PrefillState() = default;
-
   /// The state before the first key.
   PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const TileMemory<T>& m,
                bool merges_stretches)
@@ -159,13 +157,7 @@ class PrefillState {
         kernels_(&family.set_for(of.rows.size())),
         m_(m),
         update_(pass.resumes && !merges_stretches ? OutUpdate::add : OutUpdate::overwrite),
-        dropped_any_(false),
         kept_factor_(pass.kept_factor()),
-        value_{},
-        first_(0),
-        waiting_(0),
-        stretch_(kNoStretch),
-        has_totals_(false),
         merges_(merges_stretches) {
     load_queries();
     if (pass.tensors.score) m_.score_weight = pass.tensors.score->of(of.head);
@@ -173,7 +165,7 @@ class PrefillState {
       if (pass.resumes)
         load_out(full_precision(), m_, width(), pass.tensors.output(queries), queries.rows.size(), problem().v_dim);
       pass.load_totals(queries, queries.rows.size(), width(), m_);
-      begin_stretch();
+      pass.begin_later(width(), m_);
     } else {
       pass.begin(queries, queries.rows.size(), width(), m_);
       if (pass.resumes) load_output();
@@ -315,7 +307,7 @@ class PrefillState {
     multiply(kNoPlan);
     if (merges_) {
       merge_stretch();
-      begin_stretch();
+      pass_->begin_later(width(), m_);
     } else {
       full_precision().end_stretch(m_, width(), problem().v_dim, OutLayout::by_column,
                                    !std::exchange(has_totals_, true));
@@ -324,12 +316,6 @@ class PrefillState {
   }
 
   /// For PassContext::merges_stretches().
-  void begin_stretch() {
-    const SoftmaxState<T> none = pass_->initial_later_state();
-    std::fill_n(m_.max, width(), none.max);
-    std::fill_n(m_.sum, width(), none.sum);
-    std::fill_n(m_.sum_rest, width(), T(0));
-  }
   void merge_stretch() {
     full_precision().finish(m_, width(), problem().v_dim, false);
     multiply_out(kept_factor_);
@@ -340,15 +326,15 @@ class PrefillState {
   const KernelFamily<T>* family_;
   const KernelSet<T>* kernels_;
   TileMemory<T> m_;
-  OutUpdate update_;  ///< how the next product of weights and values updates `out`
-  bool dropped_any_;  ///< whether a pair may have been dropped inside a tile of keys that was added
-  T kept_factor_;     ///< factor that the output must still be multiplied by; see PassContext
-  Rows<T> value_;     ///< values whose weights are pending
-  Index first_;       ///< row of the first of these in the chunk
-  Index waiting_;     ///< number of these values
-  Index stretch_;     ///< number of the current stretch of keys
-  bool has_totals_;   ///< whether an earlier stretch has ended
-  bool merges_;       ///< see PassContext::merges_stretches()
+  OutUpdate update_;            ///< how the next product of weights and values updates `out`
+  bool dropped_any_ = false;    ///< whether a pair may have been dropped inside a tile of keys that was added
+  T kept_factor_;               ///< factor that the output must still be multiplied by; see PassContext
+  Rows<T> value_{};             ///< values whose weights are pending
+  Index first_ = 0;             ///< row of the first of these in the chunk
+  Index waiting_ = 0;           ///< number of these values
+  Index stretch_ = kNoStretch;  ///< number of the current stretch of keys
+  bool has_totals_ = false;     ///< whether an earlier stretch has ended
+  bool merges_;                 ///< see PassContext::merges_stretches()
 };
 
 /// Plans what to prefetch while `queries` visit `keys`: the rows that are needed next and are not in the cache yet.
@@ -422,14 +408,12 @@ class PrefillLoop {
   /// Computes a block. `following` are queries of the block that likely comes next.
   void run(const QueryBlocks<T>& blocks, Index block, const QueryTile& following, std::byte* memory) const {
     const KernelFamily<T>& family = pass_.kernels.family;
-    Array<PrefillState<T>, kMostTiles> room;
-    const std::span tiles(room, static_cast<std::size_t>(blocks.size(block)));
+    FixedVector<PrefillState<T>, kMostTiles> states;
     const TileLayout<T> layout = this->layout(family, blocks.most_tiles());
     const KernelScope<T> in_use(family);
-    for (Index i = 0; PrefillState<T> & tile : tiles) {
-      tile = PrefillState<T>(pass_, family, blocks.at(block, i), layout.at(memory, i), key_tiles_.merges_stretches());
-      ++i;
-    }
+    for (Index i = 0; i < blocks.size(block); ++i)
+      states.add(pass_, family, blocks.at(block, i), layout.at(memory, i), key_tiles_.merges_stretches());
+    const std::span tiles = states.all();
     visit_keys(tiles, following, false);
     // Computing a tile again overwrites the memory of all tiles, so the results of the valid ones are stored first.
     Array<bool, kMostTiles> again;
