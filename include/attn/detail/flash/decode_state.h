@@ -179,7 +179,7 @@ class DecodeState {
         const auto score = score_dots_ ? score_dots_->score : kernels.score_of(key.dtype);
         score(m_, size(), key, tile.keys.size(), problem().head_dim, fetching);
       }
-      tiles_->multiply_by_key_scales(tile, size(), m_, value_dots_);
+      tiles_->multiply_by_scales(now, size(), m_, value_dots_);
     });
     for (Index r = 0; Row & row : rows_) {
       T* const scores = m_.scores + r * m_.row;
@@ -200,7 +200,7 @@ class DecodeState {
       const TileRows now = tiles_->values_of(tile),
                      after = following.keys.empty() ? tiles_->keys_of(coming) : tiles_->values_of(following);
       if (tiles > 1) tiles_->fetch(fetching, now, after, values_in_runs);
-      tiles_->multiply_by_value_scales(tile, size(), m_, value_dots_);
+      tiles_->multiply_by_scales(now, size(), m_, value_dots_);
       if (values_in_runs) {
         add_values_of_runs(now, fetching);
       } else {

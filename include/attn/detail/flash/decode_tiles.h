@@ -175,23 +175,26 @@ class DecodeTiles {
     return copied(family, now, rows_ahead(after), packed);
   }
 
-  /// Calls visit(rows, their range in the tile) for one contiguous piece after the other.
+  /// Calls visit(rows, their range in the tile) for one contiguous run after the other.
   template <class Visit>
-  void for_each_run(TileRows tile, const Visit& visit) const {
-    for_each_piece(*tile.of, *tile.tile, [&](Index first, Index count) {
-      const Tile& t = *tile.tile;
-      visit(tile.of->rows(t.batch, t.kv_head, t.keys.begin + first), Range{first, first + count});
-    });
+  static void for_each_run(TileRows rows, const Visit& visit) {
+    const auto& [batch, kv_head, keys] = *rows.tile;
+    for (Index begin = keys.begin, end; begin < keys.end; begin = end) {
+      end = begin + rows.of->piece(begin, keys);
+      visit(rows.of->rows(batch, kv_head, begin), Range{begin - keys.begin, end - keys.begin});
+    }
   }
 
   /// Multiplies the scores of some queries by the scales of the keys, or their weights by the scales of the values.
-  void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m,
-                              const DotKernels<T>* dots) const {
-    multiply_by_scales(tensors_.k, tile, queries, m, dots);
-  }
-  void multiply_by_value_scales(const Tile& tile, Index queries, const TileMemory<T>& m,
-                                const DotKernels<T>* dots) const {
-    multiply_by_scales(tensors_.v, tile, queries, m, dots);
+  static void multiply_by_scales(TileRows rows, Index queries, const TileMemory<T>& m, const DotKernels<T>* dots) {
+    const KvRows<T>& t = *rows.of;
+    const Tile& tile = *rows.tile;
+    if (!t.is_scaled() || !has_rows(t)) return;
+    const auto multiply = dots ? dots->multiply : multiply_each;
+    for_each_run(rows, [&](const RowsToRead&, const Range& run) {
+      const float* const scales = t.scales(tile.batch, tile.kv_head, tile.keys.begin + run.begin);
+      for (Index r = 0; r < queries; ++r) multiply(m.scores + r * m.row + run.begin, scales, run.size());
+    });
   }
 
   /// Makes `fetching` prefetch the keys and values of a tile. Prefetches nothing if the tile is in several pieces, or
@@ -270,26 +273,15 @@ class DecodeTiles {
       }
       return {bytes, t.dtype(), dim, 1};
     }
-    for_each_piece(t, tile, [&](Index first, Index count) {
-      const RowsToRead from = t.rows(tile.batch, tile.kv_head, tile.keys.begin + first);
-      std::byte* const to = bytes + first * width;
+    for_each_run(now, [&](const RowsToRead& from, const Range& run) {
+      std::byte* const to = bytes + run.begin * width;
       const Index stride = from.stride * t.size_of_element();
-      for (Index i = 0; i < count; ++i)
+      for (Index i = 0; i < run.size(); ++i)
         std::memcpy(to + i * width, from.data + i * stride, static_cast<std::size_t>(width));
       if (!ahead.is_empty())
-        for (Index i = 0; i < count; ++i) ahead.fetch();
+        for (Index i = 0; i < run.size(); ++i) ahead.fetch();
     });
     return {bytes, t.dtype(), dim, 1};
-  }
-
-  static void multiply_by_scales(const KvRows<T>& t, const Tile& tile, Index queries, const TileMemory<T>& m,
-                                 const DotKernels<T>* dots) {
-    if (!t.is_scaled() || !has_rows(t)) return;
-    const auto multiply = dots ? dots->multiply : multiply_each;
-    for_each_piece(t, tile, [&](Index first, Index count) {
-      const float* const scales = t.scales(tile.batch, tile.kv_head, tile.keys.begin + first);
-      for (Index r = 0; r < queries; ++r) multiply(m.scores + r * m.row + first, scales, count);
-    });
   }
 
   /// numbers *= scales, for calls without DotKernels. Uses 16-byte vectors, which every program may use. A scalar loop,
@@ -304,24 +296,13 @@ class DecodeTiles {
     for (; j < count; ++j) numbers[j] *= static_cast<T>(scales[j]);
   }
 
-  /// Calls visit(index of the first key in the tile, number of keys) for each contiguous piece.
-  template <class Visit>
-  static void for_each_piece(const KvRows<T>& t, const Tile& tile, const Visit& visit) {
-    for (Index j = tile.keys.begin; j < tile.keys.end;) {
-      const Index count = t.piece(j, tile.keys);
-      visit(j - tile.keys.begin, count);
-      j += count;
-    }
-  }
-
   /// Makes `fetching` prefetch the rows `begin` .. `end - 1` of a tile, if they exist.
   void add_runs(Prefetcher& fetching, TileRows rows, Index begin, Index end) const {
     const KvRows<T>& t = *rows.of;
     Tile tile = within_pages(t, *rows.tile);
     tile.keys = intersect(tile.keys, {rows.tile->keys.begin + begin, rows.tile->keys.begin + end});
-    for_each_piece(t, tile, [&](Index first, Index count) {
-      fetching.add<T>(t.rows(tile.batch, tile.kv_head, tile.keys.begin + first), t.dim(3), count);
-    });
+    for_each_run({&t, &tile},
+                 [&](const RowsToRead& run, const Range& keys) { fetching.add<T>(run, t.dim(3), keys.size()); });
   }
   Tile within_pages(const KvRows<T>& t, const Tile& tile) const {
     return {tile.batch, tile.kv_head, intersect(tile.keys, {0, std::min(problem_.kv_len, t.len_of_pages())})};
