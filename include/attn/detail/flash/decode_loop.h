@@ -59,11 +59,11 @@ class DirectDecode {
          from = 0) {
       const Index step = std::min(left, kLongStep - from);
       m.scores = scores;
-      kernels.score(m, 1, key, step, problem.head_dim, nothing);
+      kernels.score_of(DType::native)(m, 1, key, step, problem.head_dim, nothing);
       kernels.softmax(m, 0, step, nothing);
       for (Index done = 0, count = kKeyTile - from % kKeyTile; done < step; done += count, count = kKeyTile) {
         count = std::min(count, step - done);
-        kernels.value(m, 1, value, count, problem.v_dim, nothing);
+        kernels.value_of(DType::native)(m, 1, value, count, problem.v_dim, nothing);
         m.scores += count;
         value.data += count * value.stride * kSize;
         *m.rescale = 1;

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 
 #include "attn/detail/kernels/kernel_table.h"
 
@@ -98,16 +97,9 @@ KernelFamily<T> additive_family(VectorSet vectors) {
     family.by_vectors[1].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 2>::score>;
     if constexpr (kWidestTile<kVectorRegisters<kSet>> == kMaxVectors)
       family.by_vectors[2].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 3>::score>;
-    // This score kernel reads keys of any type; value kernels for types other than T are those of the family.
-    constexpr auto kScore = compiled<kSet, AdditiveDecodeKernels<T, kBytes>::score>;
-    family.decode.score = kScore;
-    if constexpr (std::is_same_v<T, float>) {
-      using Family = FamilyOf<float, kSet, true>;
-      static constexpr DecodeProducts<float> kProducts[] = {{kScore, Family::kProducts[0].value},
-                                                            {kScore, Family::kProducts[1].value},
-                                                            {kScore, Family::kProducts[2].value}};
-      family.decode.others = kProducts;
-    }
+    // This kernel reads keys of any type.
+    for (DecodeProducts<T>& products : family.decode.products)
+      products.score = compiled<kSet, AdditiveDecodeKernels<T, kBytes>::score>;
   });
   return family;
 }

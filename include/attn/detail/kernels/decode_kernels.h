@@ -14,13 +14,6 @@ inline namespace ATTN_BUILT_FOR {
 /// Queries multiplied at a time: each loaded vector of keys or values is used in four products.
 constexpr int kQueriesAtATime = 4;
 
-/// The two products of single queries.
-template <class T>
-struct DecodeProducts {
-  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
-  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
-};
-
 /// Lanes run along head_dim in the score product, along keys in the softmax, and along v_dim in the value product. Keys
 /// and values are read once, in place and in memory order, which the speed of decoding depends on. Each product is one
 /// loop for R rows, compiled for R = 1 (a query that does not share its keys) and R = 4. One row has one multiplication

@@ -25,22 +25,22 @@ struct KernelSet {
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, OutUpdate, const PrefetchPlan&);
 };
 
+/// The two products of single queries.
+template <class T>
+struct DecodeProducts {
+  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
+  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
+};
+
 /// The kernels for single queries, up to 16 of them at a time.
 template <class T>
 struct DecodeKernelSet {
-  decltype(DecodeProducts<T>::score) score;
+  DecodeProducts<T> products[4];  ///< over keys and values of each DType; null for types that are never read
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
-  decltype(DecodeProducts<T>::value) value;
   bool needs_no_prefetch;  ///< whether one query needs no prefetches; see DecodeKernels
-  /// Products over f16, bf16 and i8. Null if unused, or if `score` and `value` are those over bf16.
-  const DecodeProducts<T>* others = nullptr;
 
-  auto score_of(DType keys) const { return reads(keys) ? score : of(keys).score; }
-  auto value_of(DType values) const { return reads(values) ? value : of(values).value; }
-
- private:
-  bool reads(DType dtype) const { return others == nullptr || dtype == DType::native; }
-  const DecodeProducts<T>& of(DType dtype) const { return others[static_cast<int>(dtype) - 1]; }
+  auto score_of(DType keys) const { return products[static_cast<int>(keys)].score; }
+  auto value_of(DType values) const { return products[static_cast<int>(values)].value; }
 };
 
 /// Kernels for 8-bit caches, in place of the score and value products of a DecodeKernelSet. They also apply the caches'
@@ -160,9 +160,7 @@ template <class T, VectorSet kSet, bool kOthers>
 struct FamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
   static constexpr bool kConverts = kOthers && std::is_same_v<T, float>;
-  template <DType kStored>
-  using DecodeOf = DecodeKernels<T, kBytes, kRegisters, kStored>;
-  using Decode = DecodeOf<DType::native>;
+  using Decode = DecodeKernels<T, kBytes, kRegisters>;
   using Packing = PackingKernels<T, kBytes, false>;
   using Columns = ColumnKernels<T, kBytes>;
   using Converting = PackingKernels<T, kBytes, kConverts>;
@@ -171,15 +169,12 @@ struct FamilyOf {
 
   template <DType kStored>
   static constexpr DecodeProducts<T> products() {
-    return {compiled<kSet, DecodeOf<kStored>::score>, compiled<kSet, DecodeOf<kStored>::value>};
-  }
-  static constexpr DecodeProducts<T> kProducts[3] = {products<DType::f16>(), products<DType::bf16>(),
-                                                     products<DType::i8>()};
-  static constexpr const DecodeProducts<T>* products_of_others() {
-    if constexpr (kConverts)
-      return kProducts;
-    else
-      return nullptr;
+    if constexpr (kStored == DType::native || kConverts) {
+      using Products = DecodeKernels<T, kBytes, kRegisters, kStored>;
+      return {compiled<kSet, Products::score>, compiled<kSet, Products::value>};
+    } else {
+      return {};
+    }
   }
 
   template <int kVectors>
@@ -203,8 +198,10 @@ struct FamilyOf {
                  .defers_value_product = false,
                  .fetches = true},
       .widest = kWidestTile<kRegisters>,
-      .decode = {compiled<kSet, Decode::score>, compiled<kSet, Decode::softmax>, compiled<kSet, Decode::value>,
-                 Decode::kNeedsNoPrefetch, products_of_others()},
+      .decode = {.products = {products<DType::native>(), products<DType::f16>(), products<DType::bf16>(),
+                              products<DType::i8>()},
+                 .softmax = compiled<kSet, Decode::softmax>,
+                 .needs_no_prefetch = Decode::kNeedsNoPrefetch},
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
       .load_columns = compiled<kSet, Packing::load_columns>,
       .store_out = compiled<kSet, Packing::store_out>,

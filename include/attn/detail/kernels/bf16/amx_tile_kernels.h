@@ -172,11 +172,9 @@ struct AmxKernels {
 template <class Tiles, bool kOthers = true>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family = bf16_family<AmxKernels<Tiles>, Tiles, kOthers>(family);
-  if constexpr (kOthers) {
-    family.decode.score = AmxDecodeKernels<Tiles>::score;
-    family.decode.value = AmxDecodeKernels<Tiles>::value;
-    family.decode.others = nullptr;
-  }
+  if constexpr (kOthers)
+    family.decode.products[static_cast<int>(DType::bf16)] = {AmxDecodeKernels<Tiles>::score,
+                                                             AmxDecodeKernels<Tiles>::value};
   family.begin = Tiles::begin;
   family.end = Tiles::end;
   return family;
