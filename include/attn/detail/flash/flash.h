@@ -107,10 +107,11 @@ class PassTasks {
 
   /// Adds this pass to an explanation that may already cover other passes.
   void explain(const Partition& partition, Explanation& e) const {
-    const bool amx_unused = pass_.kernels.on_matrix_unit() && tiles_.are_single() && !decode_loop_.on_matrix_unit();
+    const bool single = tiles_.are_single();
+    const bool amx_unused = pass_.kernels.on_matrix_unit() && single && !decode_loop_.on_matrix_unit();
     e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;
-    const bool amx = e.amx == Amx::used, integers = tiles_.are_single() && decode_loop_.multiplies_integers();
-    const bool in_bf16 = amx || (!tiles_.are_single() && pass_.kernels.in_bf16());
+    const bool amx = e.amx == Amx::used, integers = single && decode_loop_.multiplies_integers();
+    const bool in_bf16 = amx || (!single && pass_.kernels.in_bf16());
     e.in_bf16 |= in_bf16;
     e.isa = isa_with({pass_.kernels.vectors,
                       in_bf16    ? DotProducts::vnni_bf16
@@ -122,29 +123,11 @@ class PassTasks {
     e.query_tiles += query_tiles();
     e.few_queries = pass_.kernels.few_queries(problem_);
     e.row_invariant = problem_.row_invariant;
-    with_loop([&](const auto& loop) {
-      e.packs_keys |= loop.packs_keys();
-      e.packs_values |= loop.packs_values();
-      for (Index block = 0; query_tiles() > 0 && block < partition.blocks.count(); ++block)
-        for (Index i = 0; i < partition.blocks.size(block); ++i) {
-          Index full = 0, masked = 0;
-          loop.for_each_key_tile(partition.blocks.at(block, i), [&](const Range&, Coverage coverage) {
-            full += coverage == Coverage::all;
-            masked += coverage == Coverage::some;
-          });
-          e.full_tiles += full;
-          e.masked_tiles += masked;
-          if (tiles_.are_single()) {
-            const bool direct = decode_loop_.is_direct(partition.blocks.at(block, i));
-            e.direct_queries += direct;
-            e.fetches_ahead |= !direct && full + masked > 0 && decode_loop_.fetches_ahead();
-          }
-          // The first visited key may be inside a tile, so there may be one tile more than `all`.
-          const Index all = ceil_div(problem_.kv_len, kKeyTile);
-          e.skipped_tiles += std::max<Index>(all - full - masked, 0);
-        }
-    });
-    if (tiles_.are_single()) e.single_queries += query_tiles();
+    e.packs_keys |= single ? decode_loop_.packs_keys() : prefill_loop_.packs_keys();
+    e.packs_values |= single ? decode_loop_.packs_values() : prefill_loop_.packs_values();
+    for (Index block = 0; query_tiles() > 0 && block < partition.blocks.count(); ++block)
+      for (Index i = 0; i < partition.blocks.size(block); ++i) explain(partition.blocks.at(block, i), e);
+    if (single) e.single_queries += query_tiles();
   }
 
  private:
@@ -154,12 +137,26 @@ class PassTasks {
     return joined_->pass();
   }
 
-  template <class Use>
-  void with_loop(const Use& use) const {
-    if (tiles_.are_single())
-      use(decode_loop_);
-    else
-      use(prefill_loop_);
+  /// Adds the tiles of keys that some queries visit.
+  void explain(const QueryTile& queries, Explanation& e) const {
+    Index full = 0, masked = 0;
+    const auto count = [&](const Range&, Coverage coverage) {
+      full += coverage == Coverage::all;
+      masked += coverage == Coverage::some;
+    };
+    if (tiles_.are_single()) {
+      decode_loop_.for_each_key_tile(queries, count);
+      const bool direct = decode_loop_.is_direct(queries);
+      e.direct_queries += direct;
+      e.fetches_ahead |= !direct && full + masked > 0 && decode_loop_.fetches_ahead();
+    } else {
+      prefill_loop_.for_each_key_tile(queries, count);
+    }
+    e.full_tiles += full;
+    e.masked_tiles += masked;
+    // The first visited key may be inside a tile, so there may be one tile more than `all`.
+    const Index all = ceil_div(problem_.kv_len, kKeyTile);
+    e.skipped_tiles += std::max<Index>(all - full - masked, 0);
   }
 
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
