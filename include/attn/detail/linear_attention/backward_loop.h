@@ -34,12 +34,11 @@ struct KeptOfRun {
 /// A worker's memory for one head of keys and values, in addition to that of the forward pass.
 template <class T>
 struct RecurrenceBackwardMemory {
-  KeptChunk* chunks;    ///< (chunks kept)
-  Block<T> states;      ///< (states kept, features * v_dim + features)
-  Block<T> grad_state;  ///< (features, v_dim): of the state after the current chunk, then before it
-  T* grad_normaliser;   ///< (features)
-  Block<T> transposed;  ///< (v_dim, features): a state or its gradient, transposed
-  T* columns;           ///< (v_dim, tokens): values transposed
+  KeptChunk* chunks;        ///< (chunks kept)
+  Block<T> states;          ///< (states kept, features * v_dim + features)
+  HeadState<T> grad_state;  ///< the gradient of the state after the current chunk, then before it
+  Block<T> transposed;      ///< (v_dim, features): a state or its gradient, transposed
+  T* columns;               ///< (v_dim, tokens): values transposed
   Block<T> grad_out, grad_value, grad_key, grad_query, seen, sums, decayed, grad_raw, grad_scores, grad_gates;
   T* numbers;   ///< (tokens)
   T* entering;  ///< (tokens): with token gates, gradients of the log decays from before the chunk to each token
@@ -52,9 +51,8 @@ struct RecurrenceBackwardMemory {
     RecurrenceBackwardMemory m;
     m.chunks = arena.template take_as<KeptChunk>(kept.chunks);
     arena.align();
-    m.states = take_block(arena, kept.states, call.features() * v + f);
-    m.grad_state = take_block(arena, call.features(), v);
-    m.grad_normaliser = arena.take(f);
+    m.states = take_block(arena, kept.states, call.size_of_state() + f);
+    m.grad_state = HeadState<T>::take(arena, call);
     m.transposed = take_block(arena, v, f);
     m.columns = arena.take(v * kChunk);
     m.grad_out = take_block(arena, kChunk, v);
@@ -203,68 +201,46 @@ class RecurrenceBackwardLoop {
   }
 
   void run_back(const TokenRun& run) {
+    const RecurrenceCall<T>& call = w_.call;
+    const Index head = w_.head_number();
+    const HeadState<T>& state = w_.m.state;
     const bool has_state_gradient = call_.grad_state.sums != nullptr;  // whether the final state has a gradient
-    begin_state();
+    state.clear(call);
+    if (call_.before.sums) state.copy_from(call.state_in(call_.before, head), call);
     Index states = 0, chunks = 0;
     bool is_new = true;  // whether the state has changed since one was kept
-    for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, has_state_gradient, kChunk,
+    for_each_chunk(run, call.problem.first_query_among_keys(w_.batch), call.is_causal, has_state_gradient, kChunk,
                    [&](const TokenChunk& chunk) {
-                     if (!chunk.rows.empty() && is_new) keep(states++);
+                     if (!chunk.rows.empty() && is_new) kept(states++).copy_from(state, call);
                      is_new = !chunk.keys.empty();
                      m_.chunks[chunks++] = {chunk, states - 1};
                      if (chunk.keys.empty()) return;
                      w_.load_keys(chunk.keys, false);
                      w_.add_to_state();
                    });
-    begin_gradient();
+    m_.grad_state.clear(call);
+    if (has_state_gradient) {
+      m_.grad_state.copy_from(HeadState<T>::in(call.state_in(call_.grad_state, head), call), call);
+      if (!call.is_normalised) std::fill_n(m_.grad_state.normaliser, call.row_of_features(), T(0));
+    }
     bool is_seen = has_state_gradient;  // by rows of later chunks
     while (chunks-- > 0) {
       const KeptChunk& c = m_.chunks[chunks];
       if (!c.tokens.rows.empty())
-        restore(c.state);
+        state.copy_from(kept(c.state), call);
       else if (!is_seen)
         continue;
       run_chunk(c.tokens);
       is_seen = true;
     }
-    if (has_state_gradient) hand_on_gradient();
+    if (has_state_gradient)
+      HeadState<T>::in(call.state_in(call_.grad_state, head), call).copy_from(m_.grad_state, call);
   }
 
-  /// Loads the state before the first token.
-  void begin_state() {
-    w_.clear_state();
-    if (!call_.before.sums) return;
-    std::copy_n(call_.before.sums + first_number(), w_.call.size_of_state(), w_.m.state.sums.data);
-    std::copy_n(call_.before.normaliser + first_of_normaliser(), w_.call.row_of_features(), w_.m.state.normaliser);
-  }
-  /// Loads the gradient of the state after the last token.
-  void begin_gradient() {
-    std::fill_n(m_.grad_state.data, w_.call.size_of_state(), T(0));
-    std::fill_n(m_.grad_normaliser, w_.call.row_of_features(), T(0));
-    if (!call_.grad_state.sums) return;
-    std::copy_n(call_.grad_state.sums + first_number(), w_.call.size_of_state(), m_.grad_state.data);
-    if (w_.call.is_normalised)
-      std::copy_n(call_.grad_state.normaliser + first_of_normaliser(), w_.call.row_of_features(), m_.grad_normaliser);
-  }
-  void hand_on_gradient() {
-    std::copy_n(m_.grad_state.data, w_.call.size_of_state(), call_.grad_state.sums + first_number());
-    std::copy_n(m_.grad_normaliser, w_.call.row_of_features(), call_.grad_state.normaliser + first_of_normaliser());
-  }
-  /// Offset of the current head's state in the memory of all states.
-  Index first_number() const { return w_.head_number() * w_.call.size_of_state(); }
-  Index first_of_normaliser() const { return w_.head_number() * w_.call.row_of_features(); }
-
-  void keep(Index state) {
-    const Block<T>& s = w_.m.state.sums;
-    T* const to = m_.states.row(state);
-    std::copy_n(s.data, s.rows * s.stride, to);
-    std::copy_n(w_.m.state.normaliser, w_.call.row_of_features(), to + s.rows * s.stride);
-  }
-  void restore(Index state) {
-    const Block<T>& s = w_.m.state.sums;
-    const T* const from = m_.states.row(state);
-    std::copy_n(from, s.rows * s.stride, s.data);
-    std::copy_n(from + s.rows * s.stride, w_.call.row_of_features(), w_.m.state.normaliser);
+  /// One of the states that are kept.
+  HeadState<T> kept(Index i) const {
+    T* const sums = m_.states.row(i);
+    return HeadState<T>::in({sums, sums + w_.call.size_of_state()}, w_.call);
   }
 
   /// Computes the gradients of a chunk from the state before it and the gradient of the state after it. Replaces that
@@ -291,7 +267,7 @@ class RecurrenceBackwardLoop {
   }
   /// Adds rowsᵀ * grad to the gradient of the state.
   void add_to_grad_state(Rows<T> rows, Rows<T> grad, Index count) {
-    const Block<T>& e = m_.grad_state;
+    const Block<T>& e = m_.grad_state.sums;
     kernels_.product(
         {e.data, e.stride, rows.data, 1, rows.stride, grad.data, grad.stride, e.rows, e.columns, count, T(1)});
   }
@@ -302,7 +278,7 @@ class RecurrenceBackwardLoop {
     const RecurrenceCall<T>& call = w_.call;
     const ChunkGates<T>& gates = w_.m.gates;
     const Block<T> keys = m_.grad_key.from(0, n), values = m_.grad_value.from(0, n), decayed = m_.decayed.from(0, n);
-    const Block<T>& e = m_.grad_state;
+    const Block<T>& e = m_.grad_state.sums;
     multiply_transposed(e, w_.value, keys);
     Rows<T> key = w_.key;
     std::fill_n(m_.gates, n, T(0));
@@ -332,7 +308,7 @@ class RecurrenceBackwardLoop {
     }
     kernels_.product(
         {values.data, values.stride, key.data, key.stride, 1, e.data, e.stride, n, values.columns, call.features()});
-    if (call.is_normalised) kernels_.scale(keys, T(1), {m_.grad_normaliser, 0}, keys);
+    if (call.is_normalised) kernels_.scale(keys, T(1), {m_.grad_state.normaliser, 0}, keys);
     if (call.gates == Gates::of_tokens)
       kernels_.scale(e, gates.over_all_of_token(), e, {});
     else if (call.gates == Gates::of_features)
@@ -388,11 +364,11 @@ class RecurrenceBackwardLoop {
     kernels_.add_dots(m_.numbers, grad, out, rows, out.columns);
     for (Index i = 0; i < rows; ++i) m_.numbers[i] = -m_.numbers[i];
   }
-  /// Adds the sum of the normalisers' gradients times queries to grad_normaliser.
+  /// Adds the sum of the normalisers' gradients times queries to that of the state's normaliser.
   void add_sum_of(Rows<T> query, Index rows) {
     for (Index i = 0; i < rows; ++i)
       for (Index f = 0; f < w_.call.features(); ++f)
-        m_.grad_normaliser[f] += m_.numbers[i] * query.data[i * query.stride + f];
+        m_.grad_state.normaliser[f] += m_.numbers[i] * query.data[i * query.stride + f];
   }
 
   /// Computes the gradients through the scores of the chunk's tokens with each other.

@@ -110,14 +110,20 @@ struct HeadState {
     const Block<T> sums = take_block(arena, call.features(), call.row_of_values());
     return {sums, arena.take(call.row_of_features())};
   }
+  /// A state in memory that already exists.
+  static HeadState in(const StateMemory<T>& memory, const RecurrenceCall<T>& call) {
+    const Index v = call.row_of_values();
+    return {{memory.sums, v, call.features(), v}, memory.normaliser};
+  }
   void clear(const RecurrenceCall<T>& call) const {
     std::fill_n(sums.data, call.size_of_state(), T(0));
     std::fill_n(normaliser, call.row_of_features(), T(0));
   }
-  void copy_from(const HeadState& other, const RecurrenceCall<T>& call) const {
-    std::copy_n(other.sums.data, call.size_of_state(), sums.data);
+  void copy_from(const StateMemory<const T>& other, const RecurrenceCall<T>& call) const {
+    std::copy_n(other.sums, call.size_of_state(), sums.data);
     std::copy_n(other.normaliser, call.row_of_features(), normaliser);
   }
+  operator StateMemory<const T>() const { return {sums.data, normaliser}; }
 };
 
 /// The effect of a segment on a state: state = decay * state + sums.

@@ -140,10 +140,7 @@ struct ChunkWork {
   void begin(Index of_batch, Index of_kv_head) {
     batch = of_batch;
     kv_head = of_kv_head;
-    if (!call.state.sums) return;
-    const Index v = call.row_of_values();
-    m.state.sums = {call.state.sums + head_number() * call.size_of_state(), v, call.features(), v};
-    m.state.normaliser = call.state.normaliser + head_number() * call.row_of_features();
+    if (call.state.sums) m.state = HeadState<T>::in(call.state_in(call.state, head_number()), call);
   }
   void clear_state() { m.state.clear(call); }
   /// Index of the current head among all states.

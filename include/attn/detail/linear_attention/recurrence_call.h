@@ -51,6 +51,11 @@ struct RecurrenceCall {
   /// Number of elements of a state, with the padding of its rows.
   Index size_of_state() const { return features() * row_of_values(); }
   Index row_of_inputs() const { return padded(problem.head_dim, kRowUnit<T>); }
+  /// The memory of state number `i` of all states.
+  template <class Number>
+  StateMemory<Number> state_in(const StateMemory<Number>& all, Index i) const {
+    return {all.sums + i * size_of_state(), all.normaliser + i * row_of_features()};
+  }
 
   /// Estimates the flops of all heads, erring on the high side.
   double flops() const {
