@@ -131,13 +131,12 @@ void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const Recurrenc
       decays_to_last(kernels, at(gates.gate, begin), k_decay);
       kernels.multiply(q, q_decay, at(query, middle));
       kernels.multiply(k, k_decay, at(w.key, begin));
-      const T* const grad = m.grad_scores.row(middle) + begin;
+      const LeftFactor<T> grad = Rows<T>{m.grad_scores.row(middle) + begin, m.grad_scores.stride};
       // Adds to the gradient of one half, and returns each of its tokens' contribution to the gradients of gates.
-      const auto back = [&](const Block<T>& own, const Block<T>& decay, const Block<T>& to, Index row, Index step,
-                            const Block<T>& other) {
+      const auto back = [&](const Block<T>& own, const Block<T>& decay, const Block<T>& to,
+                            const LeftFactor<T>& of_scores, const Block<T>& other) {
         const Block<T> sums = m.sums.from(0, own.rows);
-        kernels.product(
-            {sums.data, sums.stride, grad, row, step, other.data, other.stride, own.rows, sums.columns, other.rows});
+        matrix_product(kernels, sums, of_scores, other, other.rows);
         kernels.multiply(decay, decay, sums);
         kernels.scale(to, T(1), decay, to);
         kernels.multiply(sums, sums, own);
@@ -145,9 +144,9 @@ void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const Recurrenc
       };
       // A gate after the middle affects the decays of the queries from its token on; a gate before the middle affects
       // those of the keys before its token.
-      const Block<T> of_queries = back(q, q_decay, m.grad_query.from(middle, above), m.grad_scores.stride, 1, k);
+      const Block<T> of_queries = back(q, q_decay, m.grad_query.from(middle, above), grad, k);
       kernels.running_sums(m.grad_gates.from(middle, above).backward(), of_queries.backward(), Stored::added);
-      const Block<T> of_keys = back(k, k_decay, m.grad_key.from(begin, half), 1, m.grad_scores.stride, q);
+      const Block<T> of_keys = back(k, k_decay, m.grad_key.from(begin, half), grad.transposed(), q);
       kernels.running_sums(m.grad_gates.from(begin + 1, half - 1), of_keys, Stored::added);
     }
 }
@@ -262,14 +261,11 @@ class RecurrenceBackwardLoop {
   /// Computes to = rows * stateᵀ.
   void multiply_transposed(const Block<T>& state, Rows<T> rows, const Block<T>& to) {
     w_.loader.transpose(m_.transposed.data, m_.transposed.stride, state, w_.call.features(), w_.call.problem.v_dim);
-    kernels_.product({to.data, to.stride, rows.data, rows.stride, 1, m_.transposed.data, m_.transposed.stride, to.rows,
-                      to.columns, w_.call.problem.v_dim});
+    matrix_product(kernels_, to, rows, m_.transposed, w_.call.problem.v_dim);
   }
   /// Adds rowsᵀ * grad to the gradient of the state.
-  void add_to_grad_state(Rows<T> rows, Rows<T> grad, Index count) {
-    const Block<T>& e = m_.grad_state.sums;
-    kernels_.product(
-        {e.data, e.stride, rows.data, 1, rows.stride, grad.data, grad.stride, e.rows, e.columns, count, T(1)});
+  void add_to_grad_state(const LeftFactor<T>& rows, Rows<T> grad, Index count) {
+    matrix_product(kernels_, m_.grad_state.sums, rows.transposed(), grad, count, T(1));
   }
 
   /// Computes the gradients through the state after the chunk: the gradients of the chunk's keys and values, and of the
@@ -306,8 +302,7 @@ class RecurrenceBackwardLoop {
       kernels_.running_sums(grad.from(1, n - 1), sums, Stored::added);
       key = decayed;
     }
-    kernels_.product(
-        {values.data, values.stride, key.data, key.stride, 1, e.data, e.stride, n, values.columns, call.features()});
+    matrix_product(kernels_, values, key, e, call.features());
     if (call.is_normalised) kernels_.scale(keys, T(1), {m_.grad_state.normaliser, 0}, keys);
     if (call.gates == Gates::of_tokens)
       kernels_.scale(e, gates.over_all_of_token(), e, {});
@@ -378,8 +373,7 @@ class RecurrenceBackwardLoop {
     const Block<T> grad = m_.grad_out.from(0, n), values = m_.grad_value.from(0, n), keys = m_.grad_key.from(0, n),
                    queries = m_.grad_query.from(0, n), scores{w_.m.scores.data, w_.m.scores.stride, n, width},
                    grad_scores{m_.grad_scores.data, m_.grad_scores.stride, n, width};
-    kernels_.product({values.data, values.stride, scores.data, 1, scores.stride, grad.data, grad.stride, n,
-                      values.columns, n, T(1), Steps::from_row});
+    add_pairs(scores, grad, values, Steps::from_row);
     lower_scores(kernels_, grad, m_.columns, width, n, call.problem.v_dim, grad_scores);
     if (call.is_normalised)
       for (Index i = 0; i < n; ++i)
@@ -395,9 +389,8 @@ class RecurrenceBackwardLoop {
   }
   /// Adds pairs * rows, summed over the tokens up to each one, or pairsᵀ * rows, summed over those from each one on.
   void add_pairs(const Block<T>& pairs, Rows<T> rows, const Block<T>& to, Steps steps) {
-    const bool forward = steps == Steps::up_to_row;
-    kernels_.product({to.data, to.stride, pairs.data, forward ? pairs.stride : 1, forward ? 1 : pairs.stride, rows.data,
-                      rows.stride, to.rows, to.columns, pairs.rows, T(1), steps});
+    const LeftFactor<T> left = pairs;
+    matrix_product(kernels_, to, steps == Steps::up_to_row ? left : left.transposed(), rows, pairs.rows, T(1), steps);
   }
 
   /// Computes the gradients of keys, values and betas from those of the values that the delta rule wrote. With a =
@@ -413,9 +406,11 @@ class RecurrenceBackwardLoop {
     const RowFactors<T> negated_decay = -RowFactors<T>(w_.m.gates.from_start);
     for (Index end = n; end > 0;) {
       const Index begin = (end - 1) / kScoreRows * kScoreRows;
-      if (end < n)
-        kernels_.product({grad_w.row(begin), grad_w.stride, a.row(end) + begin, 1, a.stride, grad_value.row(end),
-                          grad_value.stride, end - begin, grad_w.columns, n - end, T(1)});
+      if (end < n) {
+        const LeftFactor<T> below = Rows<T>{a.row(end) + begin, a.stride};
+        matrix_product(kernels_, grad_w.from(begin, end - begin), below.transposed(), grad_value.from(end, n - end),
+                       n - end, T(1));
+      }
       kernels_.substitute(grad_w, grad_value.data, a, beta, {begin, end}, true);
       end = begin;
     }

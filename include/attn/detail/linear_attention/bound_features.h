@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attn/detail/kernels/recurrence_kernels.h"
+#include "attn/detail/linear_attention/products.h"
 #include "attn/feature_maps.h"
 
 namespace attn::detail {
@@ -65,8 +65,7 @@ class BoundFeatures {
   /// gradients(); it is null for keys.
   void map(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* factor) const {
     if (kind_ == FeatureKind::favor)
-      kernels.product({to.data, to.stride, x.data, x.stride, 1, projection_->columns.data(),
-                       projection_->columns.dim(1), x.rows, to.columns, dim_});
+      matrix_product(kernels, to, x, {projection_->columns.data(), projection_->columns.dim(1)}, dim_);
     if (kind_ == FeatureKind::lambda)
       for (Index i = 0; i < to.rows; ++i) lambda_.apply(lambda_.map, to.row(i), dim_);
     kernels.make_features({kind_, to, features_, factor, x, scale_});
@@ -130,8 +129,7 @@ class BoundFeatures {
                        const Block<T>& grad_x, bool queries) const {
     kernels.multiply(grad, grad, of_x);
     const Tensor<T, 2>& w = projection_->rows;
-    kernels.product(
-        {grad_x.data, grad_x.stride, grad.data, grad.stride, 1, w.data(), w.dim(1), x.rows, grad_x.columns, features_});
+    matrix_product(kernels, grad_x, grad, {w.data(), w.dim(1)}, features_);
     if (queries) return;
     for (Index i = 0; i < x.rows; ++i) {
       T sum = 0;

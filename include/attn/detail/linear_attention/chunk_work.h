@@ -33,8 +33,8 @@ void lower_scores(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<
                   Index tokens, Index features, const Block<T>& scores) {
   for (Index i = 0; i < tokens; i += kScoreRows) {
     const Index rows = std::min(kScoreRows, tokens - i);
-    kernels.product({scores.row(i), scores.stride, a.data + i * a.stride, a.stride, 1, columns, width, rows,
-                     std::min(padded(i + rows, kRowUnit<T>), width), features});
+    const Block<T> to{scores.row(i), scores.stride, rows, std::min(padded(i + rows, kRowUnit<T>), width)};
+    matrix_product(kernels, to, Rows<T>{a.data + i * a.stride, a.stride}, {columns, width}, features);
   }
 }
 
@@ -62,8 +62,8 @@ void gated_scores(const ChunkLoader<T>& loader, Rows<T> query, Rows<T> key, cons
       decays_to_last(kernels, at(gates.gate, begin), k);
       kernels.multiply(k, k, at(key, begin));
       loader.transpose(m.columns, half, k, half, features);
-      kernels.product(
-          {scores.row(middle) + begin, scores.stride, q.data, q.stride, 1, m.columns, half, above, half, features});
+      const Block<T> to{scores.row(middle) + begin, scores.stride, above, half};
+      matrix_product(kernels, to, q, {m.columns, half}, features);
     }
 }
 
@@ -173,9 +173,7 @@ struct ChunkWork {
 
   /// Computes to = rows * state.
   void read_state(Rows<T> rows, const Block<T>& to) {
-    const Block<T>& s = m.state.sums;
-    kernels.product(
-        {to.data, to.stride, rows.data, rows.stride, 1, s.data, s.stride, to.rows, to.columns, call.features()});
+    matrix_product(kernels, to, rows, m.state.sums, call.features());
   }
 
   /// Computes m.scores = query * key of the chunk's tokens, with the decays between them, for keys up to each query.
@@ -200,8 +198,7 @@ struct ChunkWork {
   }
   /// Adds scores * value to `to`.
   void add_seen_values(const Block<T>& to) {
-    kernels.product({to.data, to.stride, m.scores.data, m.scores.stride, 1, value.data, value.stride, tokens,
-                     to.columns, tokens, T(1), Steps::up_to_row});
+    matrix_product(kernels, to, m.scores, value, tokens, T(1), Steps::up_to_row);
   }
   /// Replaces m.numbers with 1 / (query * normaliser of the state + m.numbers), or 0 for a normaliser of 0.
   void compute_inverse_normalisers(Rows<T> query, Index rows) {
@@ -212,11 +209,10 @@ struct ChunkWork {
   /// Adds the chunk's keys and values, decayed to its end, to the state.
   void add_to_state() {
     const Block<T>& s = m.state.sums;
-    const Rows<T> added = decayed_keys();
+    const LeftFactor<T> added = decayed_keys();
     if (call.gates == Gates::of_features) kernels.scale(s, m.gates.over_all(), s, {});
     const T before = call.gates == Gates::of_tokens ? m.gates.over_all_of_token() : T(1);
-    kernels.product(
-        {s.data, s.stride, added.data, 1, added.stride, value.data, value.stride, s.rows, s.columns, tokens, before});
+    matrix_product(kernels, s, added.transposed(), value, tokens, before);
     if (call.is_normalised) add_normaliser(m.state, m.key_sums.row(tokens - 1));
   }
   /// Counterpart of add_to_state() in a run of several segments: adds to two states, or to one if the other is null.
@@ -237,8 +233,8 @@ struct ChunkWork {
     for (Index f = 0; f < call.features(); f += kFeaturesAtOnce) {
       const Index n = std::min(kFeaturesAtOnce, call.features() - f);
       const Block<T> x = m.added.from(0, n);
-      kernels.product(
-          {x.data, x.stride, added.data + f, 1, added.stride, value.data, value.stride, n, x.columns, tokens});
+      const LeftFactor<T> some_features = Rows<T>{added.data + f, added.stride};
+      matrix_product(kernels, x, some_features.transposed(), value, tokens);
       if (running) advance(running->sums.from(f, n), x, m.decay + f);
       if (segment) advance(segment->sums.sums.from(f, n), x, m.decay + f);
     }
@@ -284,9 +280,7 @@ struct ChunkWork {
     kernels.scale(a, T(-1), a, {});
     for (Index i = 0; i < n; i += kScoreRows) {
       const Index end = std::min(i + kScoreRows, n);
-      if (i > 0)
-        kernels.product(
-            {w.row(i), w.stride, a.row(i), a.stride, 1, m.written_beta.data, w.stride, end - i, w.columns, i, T(1)});
+      if (i > 0) matrix_product(kernels, w.from(i, end - i), a.from(i, end - i), m.written_beta, i, T(1));
       kernels.substitute(w, m.written_beta.data, a, m.gates.beta, {i, end}, false);
     }
     value = m.written_beta;
