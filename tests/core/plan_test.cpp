@@ -132,7 +132,8 @@ TEST(BackwardPlan, TilesOfAGroupContainTheQueriesOfItsHeads) {
 template <class T>
 void expect_memory_apart(const Problem& p, const detail::LearnedSizes& learned) {
   const auto plan = plan_of<T>(p, Isa::generic, learned);
-  std::vector<std::byte> memory(static_cast<std::size_t>(plan.group_bytes()) + detail::kAlignment);
+  const detail::GroupMemory<T> shared(plan, 1);
+  std::vector<std::byte> memory(static_cast<std::size_t>(shared.group_bytes()) + detail::kAlignment);
   void* aligned = memory.data();
   std::size_t room = memory.size();
   auto* const group = static_cast<std::byte*>(std::align(detail::kAlignment, 1, aligned, room));
@@ -153,11 +154,12 @@ void expect_memory_apart(const Problem& p, const detail::LearnedSizes& learned) 
     const Index last = plan.query_parts() - 1;
     end = at(plan.grad_value_of(group, last) + p.kv_len * plan.value_row());
   }
-  if (learned.slots > 0) {
-    EXPECT_GE(at(plan.sums_of(group, 0)), end);
-    end = at(plan.sums_of(group, plan.tasks_of_group() - 1) + learned.slots);
-  }
   EXPECT_LE(end, plan.group_bytes());
+  if (learned.slots > 0) {
+    EXPECT_GE(at(shared.sums_of(group, 0)), end);
+    end = at(shared.sums_of(group, plan.tasks_of_group() - 1) + learned.slots);
+  }
+  EXPECT_LE(end, shared.group_bytes());
   const auto m = plan.memory_of_worker(group);  // any address will do
   EXPECT_LE(at(m.dropped + kKeyTile * plan.most_queries()), plan.worker_bytes());
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attn/detail/backward/backward.h"
-#include "attn/detail/backward/listed_backward.h"
 #include "attn/detail/flash/flash.h"
 #include "attn/detail/forward_mode/jvp.h"
 #include "attn/detail/kernels/additive_kernels.h"

@@ -1,7 +1,11 @@
 // The loop of the backward pass: for each tile of keys, all tiles of queries that see it.
 #pragma once
 
-#include "attn/detail/backward/backward_tiles.h"
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "attn/detail/backward/backward_plan.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -18,7 +22,6 @@ class BackwardLoop {
         plan_(plan),
         problem_(plan.problem()),
         family_(plan.family()),
-        key_tiles_(call, plan),
         scale_(static_cast<T>(problem_.scale)),
         kept_factor_(call.kept_factor()) {}
 
@@ -77,7 +80,7 @@ class BackwardLoop {
       Array<KvTile, BackwardPlan<T>::kMostTogether> room;
       const std::span chunk(room, static_cast<std::size_t>(std::min(plan_.chunk(), key_tiles.end - first)));
       for (Index i = 0; KvTile & keys : chunk) {
-        key_tiles_.load(keys, group_memory, batch, kv_head, first + i, query_part, i, m);
+        load(keys, group_memory, batch, kv_head, first + i, query_part, i, m);
         ++i;
       }
       const Range all{chunk.front().range.begin, chunk.back().range.end};
@@ -164,8 +167,50 @@ class BackwardLoop {
   }
 
  private:
-  using KvTile = typename BackwardTiles<T>::Tile;
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+  /// A tile of keys and values as the kernels read it: in the caller's memory if they can, otherwise packed into the
+  /// memory of a chunk.
+  struct KvTile {
+    Range range;
+    Rows<T> key, value;
+    Rows<T> arranged_key;      ///< as the value product reads it
+    T *grad_key, *grad_value;  ///< (keys, key_row), (keys, value_row)
+    bool checked = false;      ///< whether `finite` is known
+    bool finite = true;        ///< whether all keys and values are finite
+  };
+
+  /// Loads tile number `tile` of a group's keys as tile `i` of a chunk, with zero gradients.
+  void load(KvTile& keys, std::byte* group_memory, Index batch, Index kv_head, Index tile, Index query_part, Index i,
+            const WorkerMemory<T>& m) const {
+    const Index first = i * kKeyTile;
+    keys = {};
+    keys.checked = plan_.on_matrix_unit();  // tensors that suit the matrix unit are finite
+    keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
+    const auto load_rows = [&](const KvRows<T>& t, Index dim, T* packed) {
+      return kv_rows_of(family_, t, batch, kv_head, keys.range, family_.format.keys, packed + first * plan_.row(dim));
+    };
+    keys.key = load_rows(call_.tensors.k, problem_.head_dim, m.packed_key);
+    keys.value = load_rows(call_.tensors.v, problem_.v_dim, m.packed_value);
+    keys.arranged_key = family_.arrange_values(keys.key, keys.range.size(), problem_.head_dim,
+                                               m.arranged_key + first * plan_.arranged_row());
+    keys.grad_key = m.grad_key + first * plan_.key_row();
+    keys.grad_value = m.grad_value + first * plan_.value_row();
+    if (plan_.query_parts() > 1) {
+      keys.grad_key = plan_.grad_key_of(group_memory, query_part) + keys.range.begin * plan_.key_row();
+      keys.grad_value = plan_.grad_value_of(group_memory, query_part) + keys.range.begin * plan_.value_row();
+    }
+    std::fill_n(keys.grad_key, keys.range.size() * plan_.key_row(), T(0));
+    std::fill_n(keys.grad_value, keys.range.size() * plan_.value_row(), T(0));
+  }
+
+  /// Whether all keys and values of a tile are finite. They are checked once, on the first call.
+  bool is_finite(KvTile& keys) const {
+    if (!std::exchange(keys.checked, true))
+      keys.finite = family_.all_finite(keys.key, keys.range.size(), problem_.head_dim) &&
+                    family_.all_finite(keys.value, keys.range.size(), problem_.v_dim);
+    return keys.finite;
+  }
 
   void one_tile(PreparedQueries<T>& p, const Tile& pairs, bool masked, KvTile& keys, Index key_part,
                 const WorkerMemory<T>& m) const {
@@ -192,7 +237,7 @@ class BackwardLoop {
       call_.slopes->apply(plan_.vectors(), m.scores, m.slopes, kernels.queries, pairs, masked);
     else if (modded)
       call_.mods->apply(plan_.vectors(), m.scores, kernels.queries, pairs, masked);
-    const bool select = modded && !(p.finite && key_tiles_.is_finite(keys));
+    const bool select = modded && !(p.finite && is_finite(keys));
     tile.dropped = m.dropped;
     if (select) family_.find_dropped(tile, kernels.queries, count);
     const auto drop = [&](T* weights) {
@@ -278,7 +323,6 @@ class BackwardLoop {
   const BackwardPlan<T>& plan_;
   const Problem& problem_;
   const KernelFamily<T>& family_;
-  BackwardTiles<T> key_tiles_;
   T scale_, kept_factor_;  ///< kept_factor_: by which dropout multiplies the weights that it keeps
 };
 

@@ -69,6 +69,7 @@ class BackwardPlan {
   }
 
   const Problem& problem() const { return problem_; }
+  const LearnedSizes& learned() const { return learned_; }
   bool on_matrix_unit() const { return chosen_.on_matrix_unit(); }
   VectorSet vectors() const { return chosen_.vectors; }
   const KernelFamily<T>& family() const { return chosen_.family; }
@@ -123,23 +124,18 @@ class BackwardPlan {
 
   double flops() const { return flops_of_group() * static_cast<double>(groups()); }
 
-  /// Number of groups processed together. Each worker gets several tasks of a millisecond or more, so that waiting for
-  /// the last of them costs little. Memory is needed for this many groups, however large the batch is.
+  /// Number of groups processed together if tasks have separate sums. Each worker gets several tasks of a millisecond
+  /// or more, so that waiting for the last of them costs little. Memory is needed for this many groups, however large
+  /// the batch is.
   Index groups_at_a_time(int workers) const {
-    if (learned_.learning != Learning::apart) return std::min<Index>(groups(), 1);
     constexpr double kFlopsPerWorker = 1e8;
     const double wanted = kFlopsPerWorker * workers / std::max(flops_of_group(), 1.0);
     const Index for_tasks = ceil_div(Index(4) * workers, tasks_of_group());
     return std::min(groups(), std::max(for_tasks, static_cast<Index>(std::min(wanted, 1e6))));
   }
 
-  /// Bytes of memory, each in whole cache lines: per group, for the gradients of mods' parameters, and per worker.
-  Index group_bytes() const {
-    return tiles_of_group() * tile_bytes_ + partials() * static_cast<Index>(sizeof(T)) + tasks_of_group() * own_sums();
-  }
-  Index sums_bytes() const {
-    return padded((learned_.slots + learned_.sinks) * static_cast<Index>(sizeof(Sum)), kAlignment);
-  }
+  /// Bytes of memory, each in whole cache lines: per group, without the gradients of mods' parameters, and per worker.
+  Index group_bytes() const { return tiles_of_group() * tile_bytes_ + partials() * static_cast<Index>(sizeof(T)); }
   Index worker_bytes() const {
     return Arena<T>::count([&](Arena<T>& arena) { lay_out_worker(arena); });
   }
@@ -171,21 +167,7 @@ class BackwardPlan {
     return grad_key_of(group_memory, query_part) + problem_.kv_len * key_row();
   }
 
-  /// The gradients of mods' parameters: sums() has those of all tasks, and sums_of() those of one task if tasks have
-  /// separate sums.
-  using Sum = GradientSum<T>;
-  const LearnedSizes& learned() const { return learned_; }
-  Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
-  Sum* sums_of(std::byte* group_memory, Index task) const {
-    std::byte* const first = group_memory + tiles_of_group() * tile_bytes_ + partials() * static_cast<Index>(sizeof(T));
-    return reinterpret_cast<Sum*>(first + task * own_sums());
-  }
-
  private:
-  Index own_sums() const {
-    if (learned_.learning != Learning::apart) return 0;
-    return padded(learned_.slots * static_cast<Index>(sizeof(Sum)), kAlignment);
-  }
   static Range share(Index count, Index part, Index parts) {
     return {count * part / parts, count * (part + 1) / parts};
   }

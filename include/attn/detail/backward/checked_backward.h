@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attn/detail/backward/backward.h"
-#include "attn/detail/backward/listed_backward.h"
 #include "attn/detail/flash/checked_call.h"
 #include "attn/detail/naive/naive_backward.h"
 #include "attn/result.h"

@@ -53,8 +53,6 @@ struct ListedMemory {
 template <class T>
 class ListedPlan {
  public:
-  using Sum = GradientSum<T>;
-
   ListedPlan(const Problem& problem, const LearnedSizes& learned, const ListGathering& gathering,
              const ChosenKernels<T>& chosen)
       : problem_(problem),
@@ -91,19 +89,17 @@ class ListedPlan {
     return 10 * static_cast<double>(groups() * group_heads()) * static_cast<double>(entries_) *
            static_cast<double>(problem_.head_dim + problem_.v_dim);
   }
-  /// Number of groups processed together: a few tasks per worker.
+  /// Number of groups processed together if tasks have separate sums: a few tasks per worker.
   Index groups_at_a_time(int workers) const {
-    if (learned_.learning != Learning::apart) return std::min<Index>(groups(), 1);
     return std::min(groups(), ceil_div(Index(4) * workers, std::max<Index>(tasks_of_group(), 1)));
   }
 
-  /// Bytes of memory, each in whole cache lines: per group, per worker, and for the gradients of mods' parameters.
-  Index group_bytes() const { return pairs_bytes() + tasks_of_group() * own_sums(); }
+  /// Bytes of memory, each in whole cache lines: per group, without the gradients of mods' parameters, and per worker.
+  Index group_bytes() const {
+    return Arena<T>::count([&](Arena<T>& arena) { lay_out_pairs(arena); });
+  }
   Index worker_bytes() const {
     return Arena<T>::count([&](Arena<T>& arena) { lay_out_worker(arena); });
-  }
-  Index sums_bytes() const {
-    return padded((learned_.slots + learned_.sinks) * static_cast<Index>(sizeof(Sum)), kAlignment);
   }
 
   ListedMemory<T> memory_of_worker(std::byte* memory) const {
@@ -117,14 +113,6 @@ class ListedPlan {
   ListedPairs<T> pairs(std::byte* group_memory, Index head) const {
     Arena<T> arena(group_memory);
     return lay_out_pairs(arena).of(head);
-  }
-
-  /// The gradients of mods' parameters: sums() has those of all tasks, and sums_of() those of one task if tasks have
-  /// separate sums.
-  Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
-  Sum* sums_of(std::byte* group_memory, Index task) const {
-    std::byte* const first = group_memory + pairs_bytes();
-    return reinterpret_cast<Sum*>(first + task * own_sums());
   }
 
  private:
@@ -156,13 +144,6 @@ class ListedPlan {
     for (T** numbers : {&p.lse, &p.lse_rest, &p.delta}) *numbers = arena.take(queries);
     p.entries = entries_, p.queries = problem_.q_len;
     return p;
-  }
-  Index pairs_bytes() const {
-    return Arena<T>::count([&](Arena<T>& arena) { lay_out_pairs(arena); });
-  }
-  Index own_sums() const {
-    if (learned_.learning != Learning::apart) return 0;
-    return padded(learned_.slots * static_cast<Index>(sizeof(Sum)), kAlignment);
   }
 
   const Problem& problem_;
