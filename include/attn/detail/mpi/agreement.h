@@ -175,18 +175,10 @@ class Failure {
   bool is_refusal_ = false;
 };
 
-/// Ends a call on all ranks: throws if one of them failed.
-inline void end_together(const Communicator& comm, const Failure& failure) {
-  const int rank = comm.first_failed(failure.happened());
-  if (rank < 0) return;
-  const std::string text = comm.text_of(rank, failure.text());
-  if (failure.happened()) failure.rethrow();
-  throw mpi::RankError(rank, joined({"attn: rank ", rank, " failed: ", text}));
-}
-
-/// Ends a call that a rank refuses before any data is exchanged: all ranks throw std::invalid_argument with that rank's
-/// message. If a mod or an allocation threw, that rank rethrows its exception and the others throw RankError.
-[[noreturn]] inline void refuse_together(const Communicator& comm, int rank, bool is_refusal, const Failure& failure) {
+/// Ends a call on all ranks because one has failed. If it refused its arguments before any data was exchanged, all
+/// ranks throw std::invalid_argument with its message. Otherwise it rethrows its exception, and the others throw
+/// RankError.
+[[noreturn]] inline void fail_together(const Communicator& comm, int rank, bool is_refusal, const Failure& failure) {
   std::string text = comm.text_of(rank, failure.text());
   if (!is_refusal) {
     if (failure.happened()) failure.rethrow();
@@ -194,6 +186,12 @@ inline void end_together(const Communicator& comm, const Failure& failure) {
   }
   if (text.starts_with("attn: ")) text.erase(0, 6);
   refuse({"rank ", rank, ": ", text});
+}
+
+/// Ends a call on all ranks: throws if one of them failed.
+inline void end_together(const Communicator& comm, const Failure& failure) {
+  const int rank = comm.first_failed(failure.happened());
+  if (rank >= 0) fail_together(comm, rank, false, failure);
 }
 
 inline std::string term_text(const Terms& terms, Terms::Name name) {
@@ -229,7 +227,7 @@ inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure
   own.set(Terms::q_len, sharing.of_queries ? 0 : own.q_rows);
   const std::vector<Terms> all = comm.all(own);
   for (std::size_t r = 0; r < all.size(); ++r)
-    if (all[r].failed != 0) refuse_together(comm, static_cast<int>(r), all[r].failed == 1, failure);
+    if (all[r].failed != 0) fail_together(comm, static_cast<int>(r), all[r].failed == 1, failure);
   Lengths lengths;
   for (std::size_t r = 0; r < all.size(); ++r) {
     for (std::size_t i = 0; i < Terms::count; ++i) {

@@ -35,7 +35,7 @@ class ByHeads {
         [&] { exchange_.for_each_run([&](const typename Exchange::HeadRun& heads) { attend(heads); }); });
     const Range own{0, exchange_.heads.q.size()};
     exchange_.for_each_rank([&](int r, const RankHeads& theirs) {
-      exchange_.from_heads(r, sums.out, theirs.q, out_.view(), own, MessageKind::values);
+      exchange_.from_heads(r, sums.out.sum, theirs.q, out_.view(), own, MessageKind::values);
       exchange_.from_heads(r, lse_rows(sums.lse), theirs.q, lse_.view(), own, MessageKind::rows);
       exchange_.from_heads(r, lse_rows(own_rests_.view()), theirs.q, lse_rests_.view(), own, MessageKind::rows);
     });
@@ -69,16 +69,13 @@ class ByHeads {
 template <class Call, class T>
 void attention_by_heads(Call& call, mpi::Layout layout, const ResultViews<T>& result, const Options& options,
                         mpi::Traffic& traffic) {
-  Need own;
   std::optional<OutputSums<T>> sums;
   std::optional<ByHeads<Call, T>> work;
-  call.failure.guard([&] { sample_mods(*call.mods, call.whole, own); });
   call.failure.guard([&] { sums.emplace(result, call.own); });
   call.failure.guard([&] { work.emplace(call, layout, options); });
-  own.failed = call.failure.code();
-  compare_needs(call.comm, call.comm.all(own), call.failure);
+  compare_mods(call.comm, call.failure, [&](Need& own) { sample_mods(*call.mods, call.whole, own); });
   work->run(*sums, traffic);
-  call.failure.guard([&] { sums->end(options); });
+  call.failure.guard([&] { sums->out.end(options); });
   end_together(call.comm, call.failure);
 }
 

@@ -38,6 +38,7 @@ class ByHeadsBackward {
         sum_q_(arrays.grad_q),
         sum_k_(arrays.grad_k),
         sum_v_(arrays.grad_v) {
+    for (const auto* gradient : {&sum_q_, &sum_k_, &sum_v_}) set_zero(gradient->sum);
     for (int r = 0; r < call.comm.ranks(); ++r) {
       const auto room = [&](const DTypeView<const T>& like) {
         return HeadsBuffer<T>(DType::native, call.own.batch, shared_head(r).size(), like.dim(2), like.dim(3));
@@ -147,8 +148,7 @@ class ByHeadsBackward {
       add_rows(heads_of_tensor(sum_k_.sum, shared_head(r)), more_k_[i].view());
       add_rows(heads_of_tensor(sum_v_.sum, shared_head(r)), more_v_[i].view());
     }
-    const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options_)));
-    for (const auto* sum : {&sum_q_, &sum_k_, &sum_v_}) sum->end(family);
+    for (const auto* gradient : {&sum_q_, &sum_k_, &sum_v_}) gradient->end(options_);
   }
 
   Call& call_;
@@ -157,19 +157,16 @@ class ByHeadsBackward {
   Exchange exchange_;
   HeadsBuffer<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_;
   Tensor<T, 3> own_rests_;  ///< of this rank's rows
-  GradientSum4<T> sum_q_, sum_k_, sum_v_;
+  AccumulatedTensor<T> sum_q_, sum_k_, sum_v_;
   std::vector<HeadsBuffer<T>> more_k_, more_v_;  ///< [r]: gradients of a key head that rank r - 1 has too
 };
 
 template <class Call, class T>
 void by_heads_backward(Call& call, mpi::Layout layout, const RingGradients<T>& arrays, const Options& options,
                        mpi::Traffic& traffic) {
-  Need own;
   std::optional<ByHeadsBackward<Call, T>> work;
-  call.failure.guard([&] { sample_mods(*call.mods, call.whole, own); });
   call.failure.guard([&] { work.emplace(call, layout, arrays, options); });
-  own.failed = call.failure.code();
-  compare_needs(call.comm, call.comm.all(own), call.failure);
+  compare_mods(call.comm, call.failure, [&](Need& own) { sample_mods(*call.mods, call.whole, own); });
   work->run(traffic);
   end_together(call.comm, call.failure);
 }

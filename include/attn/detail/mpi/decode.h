@@ -151,19 +151,13 @@ void decode_over_ranks(Call& call, mpi::Layout layout, const ResultViews<T>& res
     shared.emplace(call.own, comm.ranks());
     std::array<bool, 2> begun{};
     for (int part = 0; part < 2; ++part) {
-      const Progression& tokens = keys.parts[static_cast<std::size_t>(part)];
+      const Progression& tokens = keys.part(part);
       if (part > 0 && tokens.count == 0) continue;
-      const auto own_rows = [&](const DTypeView<const T>& t) {
-        return rows_of_tensor(t, keys.first_row(part), tokens.count);
-      };
-      attend(call, queries, tokens, own_rows(call.k), own_rows(call.v), shared->out(), shared->lse(),
-             shared->lse_rests(), begun, comm.rank() == 0, options, [] {});
+      attend(call, queries, tokens, rows_of_part(call.k, keys, part), rows_of_part(call.v, keys, part), shared->out(),
+             shared->lse(), shared->lse_rests(), begun, comm.rank() == 0, options, [] {});
     }
   });
-  Need own_need;
-  call.failure.guard([&] { sample_mods(*call.mods, call.whole, own_need); });
-  own_need.failed = call.failure.code();
-  compare_needs(comm, comm.all(own_need), call.failure);
+  compare_mods(comm, call.failure, [&](Need& own) { sample_mods(*call.mods, call.whole, own); });
   shared->merge(comm, result, traffic);
 }
 

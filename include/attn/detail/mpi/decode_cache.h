@@ -73,15 +73,12 @@ class DecodeCall {
 
   void run(const ResultViews<T>& result, const Options& options, mpi::Traffic& traffic) {
     std::optional<SharedResults<T>> shared;
-    Need need;
     failure_.guard([&] {
       shared.emplace(problem, comm_.ranks());
       for (std::size_t section = 0; attend(section, *shared, options); ++section) {
       }
-      sample(need);
     });
-    need.failed = failure_.code();
-    compare_needs(comm_, comm_.all(need), failure_);
+    compare_mods(comm_, failure_, [&](Need& need) { sample(need); });
     shared->merge(comm_, result, traffic);
   }
 

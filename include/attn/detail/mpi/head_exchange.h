@@ -26,14 +26,6 @@ DTypeView<T> heads_of_tensor(const DTypeView<T>& t, const Range& heads) {
   shape[1] = heads.size();
   return t.part(heads.empty() || t.data() == nullptr ? 0 : heads.begin * t.stride(1), shape, t.strides());
 }
-/// Returns the rows of some tokens of a whole sequence.
-template <class T>
-DTypeView<T> tokens_of_tensor(const DTypeView<T>& t, const Progression& tokens) {
-  typename DTypeView<T>::Shape shape = t.shape(), strides = t.strides();
-  shape[2] = tokens.count;
-  if (tokens.count > 1) strides[2] *= tokens.step;
-  return t.part(tokens.count == 0 || t.data() == nullptr ? 0 : tokens.first * t.stride(2), shape, strides);
-}
 
 /// An owning tensor for whole sequences of some heads, of any dtype that is computed in T.
 template <class T>
@@ -78,11 +70,11 @@ class HeadExchange {
   /// Sends this rank's rows of queries, keys or values to the ranks of their heads, and receives all rows of its own
   /// heads.
   void to_heads(const DTypeView<const T>& rows, Range RankHeads::*which, const DTypeView<T>& whole, MessageKind kind) {
-    const Index len = whole.dim(2);
+    const RankTokens own = tokens(whole.dim(2), call_.comm.rank());
     for_each_rank([&](int r, const RankHeads& theirs) {
       for (int part = 0; part < 2; ++part) {
-        messages_.receive(tokens_of_rank(whole, len, r, part), r, kind, pending_);
-        messages_.send(heads_of_tensor(rows_of_part(rows, len, part), theirs.*which), r, kind, pending_);
+        messages_.receive(rows_at(whole, tokens(whole.dim(2), r).part(part)), r, kind, pending_);
+        messages_.send(heads_of_tensor(rows_of_part(rows, own, part), theirs.*which), r, kind, pending_);
       }
     });
   }
@@ -90,10 +82,10 @@ class HeadExchange {
   /// rank's rows of the heads `theirs`.
   void from_heads(int r, const DTypeView<T>& rows, const Range& theirs, const DTypeView<T>& whole, const Range& mine,
                   MessageKind kind) {
-    const Index len = whole.dim(2);
+    const RankTokens own = tokens(whole.dim(2), call_.comm.rank()), of_rank = tokens(whole.dim(2), r);
     for (int part = 0; part < 2; ++part) {
-      messages_.receive(heads_of_tensor(rows_of_part(rows, len, part), theirs), r, kind, pending_);
-      messages_.send(as_const(heads_of_tensor(tokens_of_rank(whole, len, r, part), mine)), r, kind, pending_);
+      messages_.receive(heads_of_tensor(rows_of_part(rows, own, part), theirs), r, kind, pending_);
+      messages_.send(as_const(heads_of_tensor(rows_at(whole, of_rank.part(part)), mine)), r, kind, pending_);
     }
   }
   /// Waits until everything has arrived.
@@ -137,16 +129,8 @@ class HeadExchange {
   };
 
  private:
+  /// Returns the tokens of a rank if all ranks together have `len` tokens.
   RankTokens tokens(Index len, int rank) const { return {layout_, len, rank, call_.comm.ranks()}; }
-  /// Returns this rank's rows of one part of its tokens; all ranks together have `len` tokens.
-  template <class U>
-  DTypeView<U> rows_of_part(const DTypeView<U>& rows, Index len, int part) const {
-    const RankTokens own = tokens(len, call_.comm.rank());
-    return rows_of_tensor(rows, own.first_row(part), own.parts[static_cast<std::size_t>(part)].count);
-  }
-  DTypeView<T> tokens_of_rank(const DTypeView<T>& whole, Index len, int rank, int part) const {
-    return tokens_of_tensor(whole, tokens(len, rank).parts[static_cast<std::size_t>(part)]);
-  }
 
   const Call& call_;
   const mpi::Layout layout_;

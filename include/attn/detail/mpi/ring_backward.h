@@ -27,30 +27,6 @@ void set_zero(const DTypeView<T>& t) {
   for_each_head(t, t, [](auto&& rows, const auto&) { rows.setZero(); });
 }
 
-/// Accumulates a gradient in the caller's memory, or in separate floats if that memory is 16-bit. The sum begins at 0.
-template <class T>
-class GradientSum4 {
- public:
-  explicit GradientSum4(const DTypeView<T>& result) : result_(result), sum(result) {
-    if (result.dtype() != DType::native) {
-      own_ = Tensor<T, 4>::uninitialized(result.shape());
-      sum = own_.view();
-    }
-    set_zero(sum);
-  }
-  DTypeView<T> rows(Index first, Index count) const { return rows_of_tensor(sum, first, count); }
-  void end(const KernelFamily<T>& family) const {
-    if (result_.dtype() != DType::native) round_rows(family, sum, result_);
-  }
-
- private:
-  DTypeView<T> result_;
-  Tensor<T, 4> own_;
-
- public:
-  DTypeView<T> sum;
-};
-
 /// The arguments and results of a backward call on one rank.
 template <class T>
 struct RingGradients {
@@ -85,6 +61,7 @@ class RingBackward {
         grad_v_(arrays.grad_v),
         buffers_{room(most_keys()), room(most_keys())},
         arriving_(room(most_outgoing())) {
+    for (const auto* gradient : {&grad_q_, &grad_k_, &grad_v_}) set_zero(gradient->sum);
     traffic_.bytes_held = keys_.bytes() + buffers_[0].bytes() + buffers_[1].bytes() + arriving_.bytes();
   }
 
@@ -107,8 +84,7 @@ class RingBackward {
     });
     traffic_.bytes_sent = messages_.bytes_sent();
     call_.failure.guard([&] {
-      const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options_)));
-      for (const auto* sum : {&grad_q_, &grad_k_, &grad_v_}) sum->end(family);
+      for (const auto* gradient : {&grad_q_, &grad_k_, &grad_v_}) gradient->end(options_);
     });
   }
 
@@ -117,7 +93,7 @@ class RingBackward {
   std::vector<Parcel> own_parcels() const {
     std::vector<Parcel> own;
     Need all;
-    for (int part = 0; part < 2; ++part) all.set(part, {0, kv_tokens_.parts[static_cast<std::size_t>(part)].count});
+    for (int part = 0; part < 2; ++part) all.set(part, {0, kv_tokens_.part(part).count});
     add_parcels(own, call_.comm.rank(), all, kv_tokens_.rows());
     return own;
   }
@@ -162,8 +138,8 @@ class RingBackward {
   }
   void add_to_own(const Parcel& parcel, KvBuffer<T>& gradients) {
     const Index first = kv_tokens_.first_row(parcel.part) + parcel.rows.begin, rows = parcel.rows.size();
-    add_rows(grad_k_.rows(first, rows), gradients.keys(rows));
-    add_rows(grad_v_.rows(first, rows), gradients.values(rows));
+    add_rows(rows_of_tensor(grad_k_.sum, first, rows), gradients.keys(rows));
+    add_rows(rows_of_tensor(grad_v_.sum, first, rows), gradients.values(rows));
   }
 
   /// Computes the gradients that result from this rank's queries and some keys, and sends the gradients of the keys to
@@ -177,7 +153,7 @@ class RingBackward {
       set_zero(room.keys(rows));
       set_zero(room.values(rows));
       for (int part = 0; part < 2; ++part) {
-        const Place place{q_tokens_.parts[static_cast<std::size_t>(part)], tokens, {}, false};
+        const Place place{q_tokens_.part(part), tokens, {}, false};
         if (!needed_rows(*call_.mods, call_.whole, place).empty()) differentiate(place, part, k, v, room, true);
       }
       if (parcel.rank == call_.comm.rank()) add_to_own(parcel, room);
@@ -192,8 +168,7 @@ class RingBackward {
   void learn_sinks() {
     KvBuffer<T> none = room(0);
     const DTypeView<const T> k = rows_of_tensor(call_.k, 0, 0), v = rows_of_tensor(call_.v, 0, 0);
-    for (int part = 0; part < 2; ++part)
-      differentiate({q_tokens_.parts[static_cast<std::size_t>(part)], {}, {}, true}, part, k, v, none, false);
+    for (int part = 0; part < 2; ++part) differentiate({q_tokens_.part(part), {}, {}, true}, part, k, v, none, false);
   }
 
   /// Computes the gradients of some queries and keys. If `accumulates`, they are added to those in grad_q and `to`.
@@ -213,7 +188,7 @@ class RingBackward {
                  of_lse(arrays_.lse),
                  of_lse(arrays_.grad_lse),
                  arrays_.lse_rests,
-                 grad_q_.rows(row, rows),
+                 of_queries(grad_q_.sum),
                  to.keys(keys),
                  to.values(keys),
                  seen.tile(),
@@ -234,7 +209,7 @@ class RingBackward {
   Messages messages_;
   PassingKeys<T> keys_;
   const std::vector<Parcel> own_;
-  GradientSum4<T> grad_q_, grad_k_, grad_v_;
+  AccumulatedTensor<T> grad_q_, grad_k_, grad_v_;
   std::array<KvBuffer<T>, 2> buffers_;  ///< gradients of keys that are being computed or sent
   KvBuffer<T> arriving_;                ///< gradients of this rank's keys
   std::size_t met_ = 0, accepted_ = 0;

@@ -26,14 +26,6 @@ struct Traffic {
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Returns some rows of a tensor, which may have no memory.
-template <class T>
-DTypeView<T> rows_of_tensor(const DTypeView<T>& t, Index first, Index count) {
-  typename DTypeView<T>::Shape shape = t.shape();
-  shape[2] = count;
-  return t.part(count == 0 || t.data() == nullptr ? 0 : first * t.stride(2), shape, t.strides());
-}
-
 /// Memory for keys, or their gradients, followed by values. Both are row-major without gaps.
 template <class T>
 class KvBuffer {
@@ -134,7 +126,7 @@ RingPlan plan_of(Call& call, mpi::Layout layout) {
       for (int part = 0; r != comm.rank() && part < 2; ++part) {
         Range needed{};
         for (const Progression& q : queries.parts)
-          needed = hull(needed, needed_rows(*call.mods, call.whole, {q, keys.parts[static_cast<std::size_t>(part)]}));
+          needed = hull(needed, needed_rows(*call.mods, call.whole, {q, keys.part(part)}));
         needs[static_cast<std::size_t>(r)].set(part, needed);
       }
     }
@@ -207,7 +199,7 @@ class PassingKeys {
 
 /// Returns the tokens of a parcel of keys.
 inline Progression tokens_of(const Parcel& parcel, mpi::Layout layout, Index len, int ranks) {
-  const Progression part = RankTokens(layout, len, parcel.rank, ranks).parts[static_cast<std::size_t>(parcel.part)];
+  const Progression part = RankTokens(layout, len, parcel.rank, ranks).part(parcel.part);
   return {part[parcel.rows.begin], part.step, parcel.rows.size()};
 }
 

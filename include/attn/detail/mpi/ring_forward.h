@@ -11,25 +11,39 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rounds sums to the dtype of a tensor of the same shape.
+/// A tensor that a rank accumulates in the caller's memory, or in separate memory if the caller's is 16-bit.
 template <class T>
-void round_rows(const KernelFamily<T>& family, const DTypeView<T>& sums, const DTypeView<T>& to) {
-  for (Index b = 0; b < to.dim(0); ++b)
-    for (Index h = 0; h < to.dim(1); ++h)
-      family.unpack_rows(reinterpret_cast<const T*>(sums.rows(b, h).data), to.dim(2), to.dim(3), to.rows(b, h));
-}
+class AccumulatedTensor {
+ public:
+  explicit AccumulatedTensor(const DTypeView<T>& result) : result_(result), sum(result) {
+    if (result.dtype() == DType::native) return;
+    own_ = Tensor<T, 4>::uninitialized(result.shape());
+    sum = own_.view();
+  }
+  /// Rounds sums in separate memory to the caller's.
+  void end(const Options& options) const {
+    if (result_.dtype() == DType::native) return;
+    const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));
+    for (Index b = 0; b < sum.dim(0); ++b)
+      for (Index h = 0; h < sum.dim(1); ++h)
+        family.unpack_rows(reinterpret_cast<const T*>(sum.rows(b, h).data), sum.dim(2), sum.dim(3), result_.rows(b, h));
+  }
 
-/// The output and the log-sum-exps that a rank accumulates. They are in the caller's memory, except that a 16-bit
-/// output, and log-sum-exps for which the caller has no memory, are accumulated in separate memory.
+ private:
+  DTypeView<T> result_;
+  Tensor<T, 4> own_;
+
+ public:
+  DTypeView<T> sum;
+};
+
+/// The output and the log-sum-exps that a rank accumulates. Log-sum-exps for which the caller has no memory are in
+/// separate memory.
 template <class T>
 class OutputSums {
  public:
   OutputSums(const ResultViews<T>& result, const Problem& own)
-      : result_(result), out(result.out), lse(result.lse), lse_rests(result.lse_rests) {
-    if (result.out.dtype() != DType::native) {
-      own_out_ = Tensor<T, 4>::uninitialized({own.batch, own.heads, own.q_len, own.v_dim});
-      out = own_out_.view();
-    }
+      : out(result.out), lse(result.lse), lse_rests(result.lse_rests) {
     if (lse.data() == nullptr) {
       own_lse_ = Tensor<T, 3>::uninitialized({own.batch, own.heads, own.q_len});
       lse = own_lse_.view();
@@ -37,19 +51,11 @@ class OutputSums {
     }
   }
 
-  /// Rounds an output in separate memory to the caller's.
-  void end(const Options& options) const {
-    if (result_.out.dtype() == DType::native) return;
-    round_rows(kernel_family<T>(vectors_of(isa_of(options))), out, result_.out);
-  }
-
  private:
-  ResultViews<T> result_;
-  Tensor<T, 4> own_out_;
   Tensor<T, 3> own_lse_;
 
  public:
-  DTypeView<T> out;
+  AccumulatedTensor<T> out;
   TensorView<T, 3> lse;
   KeptLseRests<T> lse_rests;
 };
@@ -105,14 +111,14 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
   std::array<bool, 2> begun{};
   const auto meet = [&](const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
     call.failure.guard([&] {
-      attend(call, q_tokens, tokens_of(parcel, layout, call.whole.kv_len, comm.ranks()), k, v, sums->out, sums->lse,
+      attend(call, q_tokens, tokens_of(parcel, layout, call.whole.kv_len, comm.ranks()), k, v, sums->out.sum, sums->lse,
              sums->lse_rests, begun, true, options, poll);
     });
   };
   keys->receive();
   poll();
   for (int part = 0; part < 2; ++part) {
-    const Parcel own{comm.rank(), part, {0, kv_tokens.parts[static_cast<std::size_t>(part)].count}};
+    const Parcel own{comm.rank(), part, {0, kv_tokens.part(part).count}};
     if (part == 0 || !own.rows.empty()) meet(own, keys->own_keys(own), keys->own_values(own));
   }
   // A rank that has failed continues to receive and send, because the others cannot know that it has failed.
@@ -130,7 +136,7 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
   });
   traffic.bytes_sent = messages->bytes_sent();
   traffic.bytes_held = keys->bytes();
-  call.failure.guard([&] { sums->end(options); });
+  call.failure.guard([&] { sums->out.end(options); });
   end_together(comm, call.failure);
 }
 

@@ -127,13 +127,22 @@ inline bool is_same_score(double a, double b) {
 /// sent to this one.
 inline void compare_needs(const Communicator& comm, const std::vector<Need>& each, const Failure& failure) {
   for (std::size_t r = 0; r < each.size(); ++r)
-    if (each[r].failed != 0) refuse_together(comm, static_cast<int>(r), each[r].failed == 1, failure);
+    if (each[r].failed != 0) fail_together(comm, static_cast<int>(r), each[r].failed == 1, failure);
   const Need& first = each[0];
   for (std::size_t r = 1; r < each.size(); ++r)
     require(each[r].masks == first.masks &&
                 std::equal(first.scores.begin(), first.scores.end(), each[r].scores.begin(), is_same_score),
             "ranks disagree: the mods of rank ", r,
             " and rank 0 have the same type, but treat the same pairs differently");
+}
+
+/// Compares what sample(need) returns for the mods of each rank.
+template <class Sample>
+void compare_mods(const Communicator& comm, Failure& failure, const Sample& sample) {
+  Need own;
+  failure.guard([&] { sample(own); });
+  own.failed = failure.code();
+  compare_needs(comm, comm.all(own), failure);
 }
 
 /// The keys that this rank receives, and those that it sends, in the order in which they are processed: step s receives

@@ -26,21 +26,6 @@ const TensorView<T, 4>& tokens_view(const TensorView<T, 4>& t) {
 /// Returns the token dimension of a tensor with `rank` dimensions.
 constexpr int token_dimension(int rank) { return rank == 2 ? 0 : 2; }
 
-/// Returns the rows of some tokens of a tensor.
-template <class T>
-TensorView<T, 4> rows_at(const TensorView<T, 4>& t, const Progression& tokens) {
-  Shape<4> shape = t.shape(), strides = t.strides();
-  shape[2] = tokens.count;
-  strides[2] = tokens.count > 1 ? t.stride(2) * tokens.step : t.stride(2);
-  return t.part(tokens.count == 0 || t.data() == nullptr ? 0 : tokens.first * t.stride(2), shape, strides);
-}
-/// Returns the rows of one part of a rank's tokens, in the memory of that rank.
-template <class T>
-TensorView<T, 4> rows_of_rank(const TensorView<T, 4>& own, const RankTokens& tokens, int part) {
-  const Index first = tokens.first_row(part);
-  return own.slice(2, first, first + tokens.parts[static_cast<std::size_t>(part)].count);
-}
-
 /// Returns rows as bytes for messages, regardless of their scalar type.
 template <class T>
 auto as_bytes(const TensorView<T, 4>& t) {
@@ -120,15 +105,14 @@ Tensor<T, 4> scatter(const Communicator& comm, mpi::Layout layout, const TensorV
   int pending = 0;
   Messages messages(comm);
   for (int part = 0; part < 2; ++part) {
-    const auto to = rows_of_rank(rows.view(), own, part);
+    const auto to = rows_of_part(rows.view(), own, part);
     if (root < 0 || root == comm.rank())
-      copy_rows(to, rows_at(tensor, own.parts[static_cast<std::size_t>(part)]));
+      copy_rows(to, rows_at(tensor, own.part(part)));
     else
       messages.receive(as_bytes(to), root, MessageKind::rows, pending);
     for (int r = 0; root == comm.rank() && r < comm.ranks(); ++r)
       if (r != root)
-        messages.send(as_bytes(rows_at(tensor, tokens_of_rank(r).parts[static_cast<std::size_t>(part)])), r,
-                      MessageKind::rows, pending);
+        messages.send(as_bytes(rows_at(tensor, tokens_of_rank(r).part(part))), r, MessageKind::rows, pending);
   }
   messages.finish(pending);
   return rows;
@@ -156,16 +140,14 @@ Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorVi
     for (int part = 0; part < 2; ++part) {
       const int from = (comm.rank() + comm.ranks() - step) % comm.ranks(), to = (comm.rank() + step) % comm.ranks();
       if (step == 0) {
-        if (gets)
-          copy_rows(rows_at(tensor.view(), own.parts[static_cast<std::size_t>(part)]),
-                    rows_of_rank(own_rows, own, part));
+        if (gets) copy_rows(rows_at(tensor.view(), own.part(part)), rows_of_part(own_rows, own, part));
         continue;
       }
       if (gets)
-        messages.receive(as_bytes(rows_at(tensor.view(), tokens_of_rank(from).parts[static_cast<std::size_t>(part)])),
-                         from, MessageKind::rows, pending);
+        messages.receive(as_bytes(rows_at(tensor.view(), tokens_of_rank(from).part(part))), from, MessageKind::rows,
+                         pending);
       if (root < 0 || to == root)
-        messages.send(as_bytes(rows_of_rank(own_rows, own, part)), to, MessageKind::rows, pending);
+        messages.send(as_bytes(rows_of_part(own_rows, own, part)), to, MessageKind::rows, pending);
     }
   messages.finish(pending);
   return tensor;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 
 #include "attn/types.h"
 
@@ -62,11 +63,31 @@ struct RankTokens {
     }
   }
 
+  const Progression& part(int i) const { return parts[static_cast<std::size_t>(i)]; }
   Index rows() const { return parts[0].count + parts[1].count; }
   /// Returns the index of the first row of a part.
   Index first_row(int part) const { return part == 0 ? 0 : parts[0].count; }
   /// Returns the token of a row.
   Index token(Index row) const { return row < parts[0].count ? parts[0][row] : parts[1][row - parts[0].count]; }
 };
+
+/// Returns the rows of some tokens of a tensor (batch, heads, tokens, dim), which may have no memory.
+template <class View>
+View rows_at(const View& t, const Progression& tokens) {
+  auto shape = t.shape(), strides = t.strides();
+  shape[2] = tokens.count;
+  if (tokens.count > 1) strides[2] *= tokens.step;
+  return t.part(tokens.count == 0 || t.data() == nullptr ? 0 : tokens.first * t.stride(2), shape, strides);
+}
+/// Returns consecutive rows of a tensor.
+template <class View>
+View rows_of_tensor(const View& t, Index first, Index count) {
+  return rows_at(t, {first, 1, count});
+}
+/// Returns the rows of one part of a rank's tokens, in the memory of that rank.
+template <class View>
+View rows_of_part(const View& own, const RankTokens& tokens, int part) {
+  return rows_of_tensor(own, tokens.first_row(part), tokens.part(part).count);
+}
 
 }  // namespace attn::detail
