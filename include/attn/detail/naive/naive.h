@@ -79,9 +79,8 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
 /// Replaces each row of scores with its softmax, with one more term e^sink in the denominator, and fills in the
 /// log-sum-exp of each row. A row without a kept pair gets weights 0 and lse `sink`, which is -inf if there is no sink.
 /// Calls seen(row, max, sum) for all rows whose lse is not -inf.
-template <class Scores, class Lse, class Seen = void (*)(Index, typename Scores::Scalar, typename Scores::Scalar)>
-void softmax_rows(
-    Scores& scores, typename Scores::Scalar sink, Lse&& lse, const Seen& seen = [](Index, auto, auto) {}) {
+template <class Scores, class Lse, class Seen>
+void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse, const Seen& seen) {
   using std::exp, std::log;  // dual numbers, used for second derivatives, have their own
   using T = typename Scores::Scalar;
   constexpr T kInf = std::numeric_limits<T>::infinity();
@@ -140,14 +139,26 @@ void weighted_sum_of_kept(const Weights& weights, const Kept& kept, const Value&
       if (kept(i, j)) out.row(i) += weights(i, j) * value.row(j);
 }
 
-/// One head as elements T: in place, or converted into `copy` if it is stored in a different type.
+/// Copies one head, converted to T.
 template <class T>
-auto head_of(const DTypeView<const T>& t, Index batch, Index head, RowMajor<T>& copy) {
-  if (t.dtype() == DType::native) return t.matrix(batch, head);
+void copy_head(const DTypeView<const T>& t, Index batch, Index head, RowMajor<T>& copy) {
   const RowsToRead rows = t.rows(batch, head);
   copy.resize(t.dim(2), t.dim(3));
   for (Index i = 0; i < copy.rows(); ++i)
     for (Index j = 0; j < copy.cols(); ++j) copy(i, j) = load_number<T>(rows, i, j);
+}
+template <class T>
+RowMajor<T> copied_head(const DTypeView<const T>& t, Index batch, Index head) {
+  RowMajor<T> copy;
+  copy_head(t, batch, head, copy);
+  return copy;
+}
+
+/// One head as elements T: in place, or converted into `copy` if it is stored in a different type.
+template <class T>
+auto head_of(const DTypeView<const T>& t, Index batch, Index head, RowMajor<T>& copy) {
+  if (t.dtype() == DType::native) return t.matrix(batch, head);
+  copy_head(t, batch, head, copy);
   return TensorView<const T, 2>(copy.data(), {copy.rows(), copy.cols()}).matrix();
 }
 

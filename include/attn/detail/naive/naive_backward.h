@@ -1,6 +1,8 @@
 // The gradients of attention by their definition: the reference for tests of the backward pass.
 #pragma once
 
+#include <utility>
+
 #include "attn/detail/mods/learned_mods.h"
 #include "attn/detail/naive/naive.h"
 #include "attn/dual.h"
@@ -46,6 +48,37 @@ RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept
   return sum;
 }
 
+/// The weights of one head, and what their derivatives need.
+template <class T>
+struct NaiveWeights {
+  RowMajor<T> weights;
+  RowMajor<T> rest;    ///< 1 - weights, if these are sigmoids
+  RowMajor<T> slopes;  ///< of the mods, if a score is changed
+  Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept;
+  Eigen::Array<T, Eigen::Dynamic, 1> lse, lse_rests;  ///< not of sigmoids
+
+  /// `scores`: before the mods.
+  NaiveWeights(RowMajor<T> scores, const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes_of, const Problem& problem,
+               Index batch, Index head)
+      : weights(std::move(scores)), lse(problem.q_len) {
+    Eigen::Map<RowMajor<T>> modded(weights.data(), weights.rows(), weights.cols());
+    if (slopes_of)
+      slopes_of(modded, slopes, batch, head);
+    else if (mods.apply)
+      mods.apply(modded, batch, head);
+    kept = weights.array() != -std::numeric_limits<T>::infinity();
+    lse_rests.setZero(problem.q_len);
+    if (problem.sigmoid_bias) {
+      rest = -weights;
+      sigmoid_of(rest, -*problem.sigmoid_bias);
+      sigmoid_of(weights, *problem.sigmoid_bias);
+    } else {
+      softmax_rows(weights, static_cast<T>(mods.sink(head)), lse,
+                   [&](Index i, T max, T sum) { lse_rests(i) = rest_of_lse(max, sum); });
+    }
+  }
+};
+
 /// Computes the gradients of one head. Adds to grad_key (kv_len, head_dim) and grad_value (kv_len, v_dim), which heads
 /// may share, and sets grad_query (q_len, head_dim).
 ///
@@ -71,34 +104,18 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
                          RowMajor<T>& grad_value) {
   const T scale = static_cast<T>(problem.scale);
   const RowMajor<T> scaled = scale * q;
-  RowMajor<T> weights(problem.q_len, problem.kv_len), slopes;
+  RowMajor<T> scores(problem.q_len, problem.kv_len);
   if (mods.score) {
     const auto seen = [](const Matrix& x) { return TensorView<const T, 2>(x.data(), {x.rows(), x.cols()}).matrix(); };
-    Eigen::Map<RowMajor<T>> formed(weights.data(), weights.rows(), weights.cols());
+    Eigen::Map<RowMajor<T>> formed(scores.data(), scores.rows(), scores.cols());
     mods.score->form(seen(q), seen(k), head, formed);
   } else {
-    weights.noalias() = scaled * k.transpose();
+    scores.noalias() = scaled * k.transpose();
   }
-  const RowMajor<T> raw = learned ? weights : RowMajor<T>();
-  Eigen::Map<RowMajor<T>> scores(weights.data(), weights.rows(), weights.cols());
-  if (slopes_of)
-    slopes_of(scores, slopes, batch, head);
-  else if (mods.apply)
-    mods.apply(scores, batch, head);
+  const RowMajor<T> raw = learned ? scores : RowMajor<T>();
+  NaiveWeights<T> computed(std::move(scores), mods, slopes_of, problem, batch, head);
+  auto& [weights, rest, slopes, kept, lse, lse_rests] = computed;
   const bool selects = mods.apply && !(q.allFinite() && k.allFinite() && v.allFinite() && grad_out.allFinite());
-  const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
-      weights.array() != -std::numeric_limits<T>::infinity();
-  Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len), lse_rests;
-  lse_rests.setZero(problem.q_len);
-  RowMajor<T> rest;  // 1 - weights, if these are sigmoids
-  if (problem.sigmoid_bias) {
-    rest = -weights;
-    sigmoid_of(rest, -*problem.sigmoid_bias);
-    sigmoid_of(weights, *problem.sigmoid_bias);
-  } else {
-    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse,
-                 [&](Index i, T max, T sum) { lse_rests(i) = rest_of_lse(max, sum); });
-  }
 
   RowMajor<T> grad = grad_out * v.transpose(), factors;  // grad: of the weights
   if (mods.factors) {
@@ -139,16 +156,6 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   if (mods.score) return;
   grad_query.noalias() = scale * grad * k;
   grad_key.noalias() += grad.transpose() * scaled;
-}
-
-/// Copies one head, converted to T.
-template <class T>
-RowMajor<T> copied_head(const DTypeView<const T>& t, Index batch, Index head) {
-  RowMajor<T> copy(t.dim(2), t.dim(3));
-  const RowsToRead rows = t.rows(batch, head);
-  for (Index i = 0; i < copy.rows(); ++i)
-    for (Index j = 0; j < copy.cols(); ++j) copy(i, j) = load_number<T>(rows, i, j);
-  return copy;
 }
 
 /// Computes all heads. Those that share a key and value head are one task, and run in turn. A null grad_lse means

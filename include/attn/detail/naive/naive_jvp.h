@@ -24,31 +24,15 @@ void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, cons
                     RowMajor<T>& tangent) {
   const T scale = static_cast<T>(problem.scale);
   const RowMajor<T> scaled = scale * x.q, scaled_direction = scale * direction.q;
-  RowMajor<T> weights = scaled * x.k.transpose(), slopes;
   RowMajor<T> change = scaled_direction * x.k.transpose() + scaled * direction.k.transpose();
-  Eigen::Map<RowMajor<T>> scores(weights.data(), weights.rows(), weights.cols());
-  if (slopes_of)
-    slopes_of(scores, slopes, batch, head);
-  else if (mods.apply)
-    mods.apply(scores, batch, head);
+  NaiveWeights<T> computed(scaled * x.k.transpose(), mods, slopes_of, problem, batch, head);
+  auto& [weights, rest, slopes, kept, lse, lse_rests] = computed;
   const auto is_finite = [](const HeadInputs<T>& m) { return m.q.allFinite() && m.k.allFinite() && m.v.allFinite(); };
   const bool selects = mods.apply && !(is_finite(x) && is_finite(direction));
-  const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
-      weights.array() != -std::numeric_limits<T>::infinity();
-  RowMajor<T> rests;  // 1 - weights, if these are sigmoids
-  if (problem.sigmoid_bias) {
-    rests = -weights;
-    sigmoid_of(rests, -*problem.sigmoid_bias);
-    sigmoid_of(weights, *problem.sigmoid_bias);
-  } else {
-    Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
-    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
-  }
-
   if (slopes_of) change.array() *= slopes.array();
   if (selects) change = kept.select(change, RowMajor<T>::Zero(change.rows(), change.cols()));
   if (problem.sigmoid_bias) {
-    change.array() *= weights.array() * rests.array();
+    change.array() *= weights.array() * rest.array();
   } else {
     const Eigen::Array<T, Eigen::Dynamic, 1> mean = (weights.array() * change.array()).rowwise().sum();
     change = weights.array() * (change.array().colwise() - mean);
