@@ -9,27 +9,14 @@ namespace {
 
 using Eigen::bfloat16;
 
-template <class T>
-Tensor<T, 4> drawn(const Shape<4>& shape, unsigned seed) {
-  Random random(seed);
-  Tensor<T, 4> t(shape);
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-1, 1)));
-  return t;
-}
-
-template <class T>
-bool same(const Tensor<T, 4>& a, const Tensor<T, 4>& b) {
-  return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0;
-}
-
 class BackwardMatrixUnit : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!available(Isa::amx)) GTEST_SKIP() << "this machine has no matrix unit, and none is emulated";
   }
 
-  Tensor<bfloat16, 4> q = drawn<bfloat16>({2, 4, 70, 64}, 1), k = drawn<bfloat16>({2, 2, 100, 64}, 2),
-                      v = drawn<bfloat16>({2, 2, 100, 40}, 3), g = drawn<bfloat16>({2, 4, 70, 40}, 4);
+  Tensor<bfloat16, 4> q = drawn<bfloat16>({2, 4, 70, 64}, 1, 1), k = drawn<bfloat16>({2, 2, 100, 64}, 2, 1),
+                      v = drawn<bfloat16>({2, 2, 100, 40}, 3, 1), g = drawn<bfloat16>({2, 4, 70, 40}, 4, 1);
 
   /// Whether gradients on the matrix unit and on AVX-512 differ in any bit. Both start from the AVX-512 forward result.
   template <class G, class M = Mods<>>
@@ -40,7 +27,7 @@ class BackwardMatrixUnit : public ::testing::Test {
     const auto r = attention(q, k, v, mods, vectors);
     const auto a = attention_backward(grad_out, q, k, v, r, mods, options),
                b = attention_backward(grad_out, q, k, v, r, mods, vectors);
-    const bool equal = same(a.query, b.query) && same(a.key, b.key) && same(a.value, b.value);
+    const bool equal = same_bits(a.query, b.query) && same_bits(a.key, b.key) && same_bits(a.value, b.value);
     return !equal;
   }
 };
@@ -51,7 +38,7 @@ TEST_F(BackwardMatrixUnit, IsUsedForBf16) {
 }
 
 TEST_F(BackwardMatrixUnit, IsNotUsedForFloatGradientsOrNegativeScales) {
-  const auto floats = drawn<float>(g.shape(), 4);
+  const auto floats = drawn<float>(g.shape(), 4, 1);
   EXPECT_FALSE(is_used(floats));
   EXPECT_TRUE(is_used(floats, Mods<>(), {.compute = Compute::bf16}));
   EXPECT_FALSE(is_used(g, Mods<>(), {.scale = -0.1}));
@@ -85,7 +72,7 @@ TEST_F(BackwardMatrixUnit, DroppedKeysMayBeNaN) {
 
 // A tile has fewer queries than columns; the unused columns hold garbage.
 TEST_F(BackwardMatrixUnit, WorkspaceMayBeUninitialised) {
-  q = drawn<bfloat16>({2, 4, 7, 64}, 1), g = drawn<bfloat16>({2, 4, 7, 40}, 4);
+  q = drawn<bfloat16>({2, 4, 7, 64}, 1, 1), g = drawn<bfloat16>({2, 4, 7, 40}, 4, 1);
   const auto mods = softcap(3) | causal();
   Options options{.executor = serial(), .isa = Isa::amx};
   const auto r = attention(q, k, v, mods, options);
@@ -98,7 +85,7 @@ TEST_F(BackwardMatrixUnit, WorkspaceMayBeUninitialised) {
     grad_q = q, grad_k = k, grad_v = v;
     attention_backward_into(grad_q, grad_k, grad_v, g, q, k, v, r.out, r.lse, mods, options);
   }
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(same(grads[0][i], grads[1][i])) << i;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(grads[0][i], grads[1][i])) << i;
 }
 
 TEST_F(BackwardMatrixUnit, WorkspaceSizeIsSufficient) {
@@ -110,7 +97,7 @@ TEST_F(BackwardMatrixUnit, WorkspaceSizeIsSufficient) {
   attention_backward_into(grad_q, grad_k, grad_v, g, q, k, v, r.out, r.lse, options);
   EXPECT_TRUE(std::all_of(memory.end() - 64, memory.end(), [](std::byte b) { return b == std::byte(0x5a); }));
   const auto alone = attention_backward(g, q, k, v, r, {.executor = serial(), .isa = Isa::amx});
-  EXPECT_TRUE(same(grad_q, alone.query) && same(grad_k, alone.key) && same(grad_v, alone.value));
+  EXPECT_TRUE(same_bits(grad_q, alone.query) && same_bits(grad_k, alone.key) && same_bits(grad_v, alone.value));
 }
 
 }  // namespace

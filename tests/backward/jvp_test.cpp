@@ -1,6 +1,5 @@
 // Forward-mode cases beyond the sweep: results by hand, differences, gradients, threads, NaN and infinities, memory,
 // errors.
-#include <cstring>
 
 #include "attn/attn.h"
 #include "support/allocations.h"
@@ -18,14 +17,9 @@ struct JvpCall {
 
   explicit JvpCall(const Sizes& s, unsigned seed = 5) {
     Random random(seed);
-    const auto drawn = [&](Index heads, Index len, Index dim) {
-      Tensor<T, 4> t({s.batch, heads, len, dim});
-      for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-1, 1)));
-      return t;
-    };
-    q = drawn(s.heads, s.q_len, s.head_dim), dq = drawn(s.heads, s.q_len, s.head_dim);
-    k = drawn(s.kv_heads, s.kv_len, s.head_dim), dk = drawn(s.kv_heads, s.kv_len, s.head_dim);
-    v = drawn(s.kv_heads, s.kv_len, s.v_dim), dv = drawn(s.kv_heads, s.kv_len, s.v_dim);
+    for (auto* x : {&q, &dq}) *x = drawn<T>({s.batch, s.heads, s.q_len, s.head_dim}, random, 1);
+    for (auto* x : {&k, &dk}) *x = drawn<T>({s.batch, s.kv_heads, s.kv_len, s.head_dim}, random, 1);
+    for (auto* x : {&v, &dv}) *x = drawn<T>({s.batch, s.kv_heads, s.kv_len, s.v_dim}, random, 1);
   }
 
   template <class M = Mods<>>
@@ -37,12 +31,6 @@ struct JvpCall {
     return naive_attention_jvp(q, k, v, dq, dk, dv, mods, options);
   }
 };
-
-template <class T>
-bool same_bits(const Tensor<T, 4>& a, const Tensor<T, 4>& b) {
-  return a.shape() == b.shape() &&
-         (a.size() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0);
-}
 
 double dot(const Tensor<double, 4>& a, const Tensor<double, 4>& b) {
   double sum = 0;

@@ -127,14 +127,6 @@ TEST(KvOffsetBackward, PartsSumToTheWhole) {
   }
 }
 
-/// A tensor of this shape with random elements.
-template <class T>
-Tensor<T, 4> drawn(const Shape<4>& shape, Random& random) {
-  Tensor<T, 4> t(shape);
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-2, 2)));
-  return t;
-}
-
 template <class T>
 class KvOffsetBackwardTyped : public ::testing::Test {};
 using GradientScalars = ::testing::Types<float, double, Eigen::bfloat16>;

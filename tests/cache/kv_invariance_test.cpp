@@ -113,12 +113,8 @@ TEST(KvInvarianceOfHeads, RangesOfOtherHeadsDoNotMatter) {
   using T = Eigen::bfloat16;
   const Index kv_heads = 8, heads = 16, dim = 64, keys = 500;
   Random random(9);
-  const auto drawn = [&](const Shape<4>& shape) {
-    Tensor<T, 4> t(shape);
-    for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-1, 1)));
-    return t;
-  };
-  const auto q = drawn({1, heads, 1, dim}), k = drawn({1, kv_heads, keys, dim}), v = drawn({1, kv_heads, keys, dim});
+  const auto q = drawn<T>({1, heads, 1, dim}, random, 1), k = drawn<T>({1, kv_heads, keys, dim}, random, 1),
+             v = drawn<T>({1, kv_heads, keys, dim}, random, 1);
   KvCache<T> one_piece({.kv_heads = kv_heads, .head_dim = dim});
   one_piece.append(k, v);
   PagedKvCache<T> pages({.pages = 8, .page_size = 64, .kv_heads = kv_heads, .head_dim = dim});
@@ -145,17 +141,13 @@ void expect_windows_independent_of_pages() {
   using In = std::conditional_t<std::is_same_v<S, std::int8_t>, float, S>;
   using T = typename KvCache<S>::Computed;
   Random random(11);
-  const auto drawn = [&]<class N>(N, const Shape<4>& shape) {
-    Tensor<N, 4> t(shape);
-    for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<N>(static_cast<float>(random.uniform(-1, 1)));
-    return t;
-  };
   for (const Index dim : {8, 72})
     for (const Index heads_of_key : {2, 5})
       for (const Index q_len : {1, 4}) {
         const Index kv_heads = 2, heads = kv_heads * heads_of_key, keys = 171;
-        const auto q = drawn(T(), {1, heads, q_len, dim});
-        const auto k = drawn(In(), {1, kv_heads, keys, dim}), v = drawn(In(), {1, kv_heads, keys, dim});
+        const auto q = drawn<T>({1, heads, q_len, dim}, random, 1);
+        const auto k = drawn<In>({1, kv_heads, keys, dim}, random, 1),
+                   v = drawn<In>({1, kv_heads, keys, dim}, random, 1);
         KvCache<S> one_piece({.kv_heads = kv_heads, .head_dim = dim});
         one_piece.append(k, v);
         for (const Index page_size : {16, 48, 80}) {

@@ -1,6 +1,5 @@
 // Caches with a window, against caches that keep all tokens and against plain lists of tokens.
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <vector>
 
@@ -11,13 +10,6 @@ namespace attn::test {
 namespace {
 
 constexpr Index kHeads = 4, kKvHeads = 2, kDim = 8, kVDim = 5;
-
-Tensor<float, 4> drawn(std::uint64_t seed, const Shape<4>& shape) {
-  auto t = Tensor<float, 4>::uninitialized(shape);
-  const auto numbers = Random(seed).values(t.size(), 1);
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(numbers[static_cast<std::size_t>(i)]);
-  return t;
-}
 
 /// The keys, values and queries of `tokens` tokens of a sequence, from token `first` on.
 struct Part {
@@ -32,9 +24,9 @@ struct Part {
 struct Sequence {
   Tensor<float, 4> k, v, q;
   Sequence(Index tokens, std::uint64_t seed)
-      : k(drawn(seed, {1, kKvHeads, tokens, kDim})),
-        v(drawn(seed + 1, {1, kKvHeads, tokens, kVDim})),
-        q(drawn(seed + 2, {1, kHeads, tokens, kDim})) {}
+      : k(drawn<float>({1, kKvHeads, tokens, kDim}, seed, 1)),
+        v(drawn<float>({1, kKvHeads, tokens, kVDim}, seed + 1, 1)),
+        q(drawn<float>({1, kHeads, tokens, kDim}, seed + 2, 1)) {}
   Part part(Index first, Index tokens) const { return {k, v, q, first, tokens}; }
 };
 

@@ -1,7 +1,6 @@
 // Options as the last argument or in place of mods, in braces and as objects, in every call that accepts them.
 #include <algorithm>
 #include <cstddef>
-#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -29,14 +28,6 @@ static_assert(!OptionsWithoutNames<double> && !OptionsWithoutNames<double, Index
 template <class X>
 bool equal(const X& a, const X& b) {
   return std::equal(a.data(), a.data() + a.size(), b.data(), b.data() + b.size());
-}
-
-Tensor<float, 4> random_tensor(const Shape<4>& shape, std::uint64_t seed) {
-  test::Random random(seed);
-  auto t = Tensor<float, 4>::uninitialized(shape);
-  for (float& x : std::span(t.data(), static_cast<std::size_t>(t.size())))
-    x = static_cast<float>(random.uniform(-2, 2));
-  return t;
 }
 
 struct Arguments {
@@ -107,7 +98,7 @@ std::string text(const Explanation& e) { return (std::ostringstream() << e).str(
 const Options kAsked{.executor = threads(3), .isa = best_isa()};
 
 TEST(OptionsInPlaceOfMods, ExplainAndWorkspaceBytes) {
-  const auto q = random_tensor({2, 2, 200, 8}, 1);
+  const auto q = test::drawn<float>({2, 2, 200, 8}, 1);
   const std::string wanted = text(explain(q, q, q, full(), kAsked));
   EXPECT_NE(wanted, text(explain(q, q, q, full(), {.executor = serial()})));
   EXPECT_EQ(text(explain(q, q, q, {.executor = threads(3), .isa = best_isa()})), wanted);
@@ -191,7 +182,7 @@ TEST(OptionsInPlaceOfMods, EntryPointsCanBeNamedByTheirArgumentTypes) {
 }
 
 TEST(OptionsInPlaceOfMods, Caches) {
-  const auto q = random_tensor({1, 2, 3, 8}, 1), k = random_tensor({1, 2, 9, 8}, 2);
+  const auto q = test::drawn<float>({1, 2, 3, 8}, 1), k = test::drawn<float>({1, 2, 9, 8}, 2);
   KvCache<float> cache({.kv_heads = 2, .head_dim = 8});
   cache.append(k, k);
   const auto plain = attention(q, cache, full()).out, scaled = attention(q, cache, full(), kOptions).out;

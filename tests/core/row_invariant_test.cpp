@@ -2,7 +2,6 @@
 // random cuts: other rows, keys, batches, heads, caches, pages and threads.
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -37,13 +36,6 @@ Index rows_wanted(Index by_default) {
   return number("ATTN_ROWS", by_default / number("ATTN_TEST_EVERY", 1));
 }
 
-template <class T>
-Tensor<T, 4> random_tensor(const Shape<4>& shape, Random& random) {
-  Tensor<T, 4> x(shape);
-  for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-2, 2)));
-  return x;
-}
-
 /// A prompt: its queries, keys and values.
 template <class T>
 struct Prompt {
@@ -55,9 +47,9 @@ struct Prompt {
     heads = kv_heads * random.integer(1, 5);
     dim = random.pick(std::vector<Index>{1, 8, 19, 32, 64});
     v_dim = random.chance(0.5) ? dim : random.integer(1, 40);
-    q = random_tensor<T>({1, heads, len, dim}, random);
-    k = random_tensor<T>({1, kv_heads, len, dim}, random);
-    v = random_tensor<T>({1, kv_heads, len, v_dim}, random);
+    q = drawn<T>({1, heads, len, dim}, random);
+    k = drawn<T>({1, kv_heads, len, dim}, random);
+    v = drawn<T>({1, kv_heads, len, v_dim}, random);
   }
 };
 
@@ -108,11 +100,6 @@ void with_mods(int which, Index heads, const Use& use) {
   }
 }
 
-template <class T>
-bool same_bits(const T* a, const T* b, Index count) {
-  return std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(T)) == 0;
-}
-
 /// Compares rows of a cut with those of the whole prompt; `x` and `lse` have the prompt in element `element`.
 template <class T, class R, class Lse>
 void expect_same_rows(const R& whole, const Tensor<T, 4>& out, const Lse& lse, const Cut& cut, const std::string& how) {
@@ -132,7 +119,7 @@ void expect_same_rows(const R& whole, const Tensor<T, 4>& out, const Lse& lse, c
 /// Returns the first heads and some rows of x, copied to element `element` of a batch whose other elements are random.
 template <class T>
 Tensor<T, 4> part(const Tensor<T, 4>& x, Index heads, Range rows, Index batch, Index element, Random& random) {
-  auto to = random_tensor<T>({batch, heads, rows.size(), x.dim(3)}, random);
+  auto to = drawn<T>({batch, heads, rows.size(), x.dim(3)}, random);
   for (Index h = 0; h < heads; ++h)
     for (Index i = 0; i < rows.size(); ++i) std::copy_n(&x(0, h, rows.begin + i, 0), x.dim(3), &to(element, h, i, 0));
   return to;
@@ -266,9 +253,9 @@ TEST(RowInvariant, MoreKeysThanAStretch) {
   for (const Isa isa : instruction_sets()) {
     Prompt<float> p(random, 1);
     p.heads = 2, p.kv_heads = 1, p.len = 4200, p.dim = p.v_dim = 16;
-    p.q = random_tensor<float>({1, p.heads, p.len, p.dim}, random);
-    p.k = random_tensor<float>({1, p.kv_heads, p.len, p.dim}, random);
-    p.v = random_tensor<float>({1, p.kv_heads, p.len, p.v_dim}, random);
+    p.q = drawn<float>({1, p.heads, p.len, p.dim}, random);
+    p.k = drawn<float>({1, p.kv_heads, p.len, p.dim}, random);
+    p.v = drawn<float>({1, p.kv_heads, p.len, p.v_dim}, random);
     expect_invariant(p, 0, isa, random, 12);
   }
 }
@@ -322,8 +309,8 @@ void run_parts(Index rows) {
   for (const Index before = rows_compared; rows_compared - before < rows_wanted(rows);) {
     Prompt<T> p(random, 120);
     const Index keys = random.integer(4000, 13000), offset = 4096 * random.integer(-2, 2);
-    p.k = random_tensor<T>({1, p.kv_heads, keys, p.dim}, random);
-    p.v = random_tensor<T>({1, p.kv_heads, keys, p.v_dim}, random);
+    p.k = drawn<T>({1, p.kv_heads, keys, p.dim}, random);
+    p.v = drawn<T>({1, p.kv_heads, keys, p.v_dim}, random);
     // Queries among the keys, so that rows differ in the stretches that they see.
     const Options options{.q_offset = offset + std::max<Index>(4096 * random.integer(1, 3) - 60, 0),
                           .kv_offset = offset,
@@ -369,8 +356,8 @@ TEST(RowInvariant, SigmoidsOfKeysInParts) {
   Random random(13);
   for (const Isa isa : instruction_sets()) {
     const Index keys = 9000;
-    const auto q = random_tensor<float>({1, 2, 70, 24}, random), k = random_tensor<float>({1, 2, keys, 24}, random),
-               v = random_tensor<float>({1, 2, keys, 20}, random);
+    const auto q = drawn<float>({1, 2, 70, 24}, random), k = drawn<float>({1, 2, keys, 24}, random),
+               v = drawn<float>({1, 2, keys, 20}, random);
     Options options{.q_offset = 4060, .isa = isa, .normaliser = Normaliser::sigmoid(-9), .row_invariant = true};
     const auto whole = attention(q, k, v, causal(), options).out;
     Tensor<float, 4> out({1, 2, 70, 20});
@@ -421,8 +408,8 @@ TEST(RowInvariant, ALayerOverACache) {
 TEST(RowInvariant, AdditiveAttentionAndSigmoids) {
   Random random(5);
   for (const Isa isa : instruction_sets()) {
-    const auto q = random_tensor<float>({1, 2, 80, 24}, random), k = random_tensor<float>({1, 2, 80, 24}, random),
-               v = random_tensor<float>({1, 2, 80, 20}, random);
+    const auto q = drawn<float>({1, 2, 80, 24}, random), k = drawn<float>({1, 2, 80, 24}, random),
+               v = drawn<float>({1, 2, 80, 20}, random);
     const Options options{.isa = isa, .normaliser = Normaliser::sigmoid(-2), .row_invariant = true};
     const auto whole = attention(q, k, v, causal(), options).out;
     for (Index i : {0, 5, 63, 64, 79}) {
@@ -486,7 +473,7 @@ TEST(RowInvariant, AllSetsWithFusedMultiplyAddsGiveTheSameBits) {
 
 TEST(RowInvariant, ExplainSaysSo) {
   Random random(6);
-  const auto q = random_tensor<float>({1, 2, 1, 16}, random), k = random_tensor<float>({1, 2, 50, 16}, random);
+  const auto q = drawn<float>({1, 2, 1, 16}, random), k = drawn<float>({1, 2, 50, 16}, random);
   const Explanation e = explain(q, k, k, causal(), {.row_invariant = true});
   EXPECT_TRUE(e.row_invariant);
   EXPECT_EQ(e.few_queries, 0);
@@ -497,8 +484,8 @@ TEST(RowInvariant, ExplainSaysSo) {
 TEST(RowInvariant, KeysAtNegativePositions) {
   Random random(9);
   for (const Index kv_offset : {-16, -48, -64, -4096 + 16, -4096 - 16, -8192}) {
-    const auto q = random_tensor<float>({1, 2, 150, 16}, random), k = random_tensor<float>({1, 2, 150, 16}, random),
-               v = random_tensor<float>({1, 2, 150, 20}, random);
+    const auto q = drawn<float>({1, 2, 150, 16}, random), k = drawn<float>({1, 2, 150, 16}, random),
+               v = drawn<float>({1, 2, 150, 20}, random);
     for (const Index window : {3, 1000}) {
       const auto mods = sliding_window(window);
       Options options{.q_offset = kv_offset, .kv_offset = kv_offset};
@@ -518,7 +505,7 @@ TEST(RowInvariant, KeysAtNegativePositions) {
 
 TEST(RowInvariant, RefusesOtherOffsetsOfKeys) {
   Random random(8);
-  const auto x = random_tensor<float>({1, 2, 9, 16}, random);
+  const auto x = drawn<float>({1, 2, 9, 16}, random);
   EXPECT_NO_THROW(attention(x, x, x, causal(), {.q_offset = 50, .kv_offset = 48, .row_invariant = true}));
   try {
     attention(x, x, x, causal(), {.q_offset = 50, .kv_offset = 37, .row_invariant = true});

@@ -11,13 +11,6 @@
 namespace attn::test {
 namespace {
 
-template <int Rank>
-Tensor<float, Rank> drawn(const Shape<Rank>& shape, Random& random) {
-  Tensor<float, Rank> t(shape);
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(random.uniform(-1, 1));
-  return t;
-}
-
 /// Makes the same call on four threads at once, several times, and expects the result of a later call on one thread. No
 /// other call comes first, so that the threads race for everything that is initialised on first use.
 template <class Call>
@@ -41,9 +34,9 @@ void expect_same_on_four_threads(const char* what, const Call& call) {
 
 TEST(Sharing, ConcurrentCallsShareWhatTheyRead) {
   Random random(1);
-  const auto q = drawn<4>({2, 4, 60, 16}, random), k = drawn<4>({2, 2, 70, 16}, random),
-             v = drawn<4>({2, 2, 70, 16}, random), token = drawn<4>({2, 4, 1, 16}, random),
-             grad_out = drawn<4>({2, 4, 60, 16}, random);
+  const auto q = drawn<float>({2, 4, 60, 16}, random, 1), k = drawn<float>({2, 2, 70, 16}, random, 1),
+             v = drawn<float>({2, 2, 70, 16}, random, 1), token = drawn<float>({2, 4, 1, 16}, random, 1),
+             grad_out = drawn<float>({2, 4, 60, 16}, random, 1);
   Tensor<Index, 2> lists({60, 7});
   for (Index i = 0; i < lists.size(); ++i) lists.data()[i] = i * 37 % 70;
   const Options options{.executor = threads(2)};
@@ -77,9 +70,9 @@ TEST(Sharing, ConcurrentCallsShareWhatTheyRead) {
   });
 
   MultiHeadAttention<float> layer({.embed_dim = 16, .heads = 4, .bias = true});
-  layer.load("in_proj_weight", drawn<2>({48, 16}, random));
-  layer.load("out_proj.weight", drawn<2>({16, 16}, random));
-  const auto x = drawn<3>({2, 30, 16}, random);
+  layer.load("in_proj_weight", drawn<float, 2>({48, 16}, random, 1));
+  layer.load("out_proj.weight", drawn<float, 2>({16, 16}, random, 1));
+  const auto x = drawn<float, 3>({2, 30, 16}, random, 1);
   expect_same_on_four_threads("layer", [&] { return std::as_const(layer)(x, x, x, causal(), options).out; });
 
   const auto features = favor(32, 1);

@@ -26,13 +26,6 @@ auto by_the_loop() {
 /// Whether kernels read far rows at memory bandwidth without prefetches.
 bool keep_up(Isa isa) { return detail::vectors_of(isa) == detail::VectorSet::avx512; }
 
-template <class T>
-Tensor<T, 4> drawn(const Shape<4>& shape, Random& random) {
-  auto t = Tensor<T, 4>::uninitialized(shape);
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(random.uniform(-2, 2));
-  return t;
-}
-
 template <class Result>
 auto computed(const Result& r) {
   using T = std::remove_cvref_t<decltype(*r.out.data())>;

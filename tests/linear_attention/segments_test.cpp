@@ -1,6 +1,5 @@
 // Sequences of several segments: the same bits for any number of threads, even if several threads share a head, and
 // agreement with the definition.
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -96,11 +95,6 @@ std::vector<LongForm<T>> forms_of(const LongCase& s) {
 constexpr LongCase kCases[] = {{1, 1, 1, 1024, 1024, 5, 3},   {1, 1, 1, 1025, 1025, 4, 20},
                                {1, 3, 1, 2500, 2500, 30, 17}, {2, 2, 2, 2100, 2100, 3, 16},
                                {1, 1, 1, 700, 3100, 16, 5},   {1, 2, 1, 2900, 2300, 8, 8}};
-
-template <class T>
-bool same_bits(const Tensor<T, 4>& a, const Tensor<T, 4>& b) {
-  return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0;
-}
 
 TEST(Segments, ThreadsDoNotChangeResults) {
   for (const LongCase& s : kCases) {

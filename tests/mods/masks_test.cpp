@@ -78,12 +78,7 @@ TYPED_TEST(Masks, OfSelectedKeys) {
 TEST(TopKBlocks, HeadsThatShareAKeyHeadSelectByTheSumOfTheirQueries) {
   const Index group = 4, q_len = 12, kv_len = 96;
   Random random(9);
-  const auto drawn = [&](const Shape<4>& shape) {
-    Tensor<float, 4> t(shape);
-    for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(random.uniform(-1, 1));
-    return t;
-  };
-  const auto q = drawn({1, 2 * group, q_len, 5}), k = drawn({1, 2, kv_len, 5});
+  const auto q = drawn<float>({1, 2 * group, q_len, 5}, random, 1), k = drawn<float>({1, 2, kv_len, 5}, random, 1);
   const TopKBlocks blocks{.count = 2, .block_kv = 8, .causal = false};
   TopKBlocks together = blocks;
   together.heads_together = true;

@@ -9,18 +9,13 @@ namespace {
 
 using View = TensorView<const float, 4>;
 
-Tensor<float, 4> drawn(const Shape<4>& shape, Random& random) {
-  Tensor<float, 4> t(shape);
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(random.uniform(-1, 1));
-  return t;
-}
-
 /// Documents of all kinds: without queries, without keys, without both, with one of each, and across tiles.
 struct Packed {
   const std::vector<Index> queries{0, 40, 40, 100, 103, 103, 104, 150}, keys{0, 70, 90, 91, 91, 91, 92, 200};
   Random random{1};
-  const Tensor<float, 4> q = drawn({2, 4, 150, 24}, random), k = drawn({2, 2, 200, 24}, random),
-                         v = drawn({2, 2, 200, 16}, random), grad_out = drawn({2, 4, 150, 16}, random);
+  const Tensor<float, 4> q = drawn<float>({2, 4, 150, 24}, random, 1), k = drawn<float>({2, 2, 200, 24}, random, 1),
+                         v = drawn<float>({2, 2, 200, 16}, random, 1),
+                         grad_out = drawn<float>({2, 4, 150, 16}, random, 1);
 
   Index documents() const { return static_cast<Index>(queries.size()) - 1; }
   Range rows(Index i) const { return range(queries, i); }

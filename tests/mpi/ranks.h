@@ -79,14 +79,6 @@ void for_each_ring(std::uint64_t seed, const Visit& visit) {
   }
 }
 
-template <class T>
-Tensor<T, 4> drawn(const Shape<4>& shape, std::uint64_t seed) {
-  Random random(seed);
-  auto t = Tensor<T, 4>::uninitialized(shape);
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-2, 2)));
-  return t;
-}
-
 /// A rank's rows of query, key and value.
 struct OwnRows {
   Tensor<float, 4> q, k, v;

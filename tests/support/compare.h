@@ -127,6 +127,17 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return true;
 }
 
+/// Whether the bytes of both are the same.
+template <class T>
+bool same_bits(const T* a, const T* b, Index count) {
+  return count == 0 || std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(T)) == 0;
+}
+
+template <class T, int Rank>
+bool same_bits(const Tensor<T, Rank>& a, const Tensor<T, Rank>& b) {
+  return a.shape() == b.shape() && same_bits(a.data(), b.data(), a.size());
+}
+
 template <class T>
 bool same_bits(const Computed<T>& a, const Computed<T>& b) {
   return same_bits(a.out, b.out) && same_bits(a.lse, b.lse);

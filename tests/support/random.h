@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "attn/types.h"
+#include "attn/tensor.h"
 
 namespace attn::test {
 
@@ -43,5 +43,19 @@ class Random {
  private:
   std::mt19937_64 engine_;
 };
+
+/// A tensor with random elements in [-spread, spread).
+template <class T, int Rank = 4>
+Tensor<T, Rank> drawn(const Shape<Rank>& shape, Random& random, double spread = 2) {
+  auto t = Tensor<T, Rank>::uninitialized(shape);
+  for (Index i = 0; i < t.size(); ++i)
+    t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-spread, spread)));
+  return t;
+}
+template <class T, int Rank = 4>
+Tensor<T, Rank> drawn(const Shape<Rank>& shape, std::uint64_t seed, double spread = 2) {
+  Random random(seed);
+  return drawn<T, Rank>(shape, random, spread);
+}
 
 }  // namespace attn::test
