@@ -2,8 +2,6 @@
 // the network verifies.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <optional>
@@ -14,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "../training/command_line.h"
+#include "program.h"
 #include "speculate.h"
 
 namespace {
@@ -22,12 +21,9 @@ using namespace tinystories;
 using speculative::Drafter;
 using training::whole_number;
 
-constexpr char kDefaultModel[] = TINYSTORIES_MODEL_DIR "/stories260K.bin";
-
 /// The parsed command line.
 struct Request {
-  std::string model = kDefaultModel;
-  std::string tokenizer = TINYSTORIES_MODEL_DIR "/tok512.bin";
+  ModelFiles files;
   std::string prompt;
   SamplerOptions sampler{.temperature = 0};
   Index steps = 200, nodes = 8, learn = 3000, repeat = 5;
@@ -40,20 +36,18 @@ class Program {
  public:
   explicit Program(const Request& request)
       : request_(request),
-        network_(Checkpoint(BinaryFile(std::filesystem::path(request.model)))),
-        tokenizer_(BinaryFile(std::filesystem::path(request.tokenizer)), network_.config().vocab_size),
+        network_(request.files.read_network()),
+        tokenizer_(request.files.read_tokenizer(network_.config())),
         prompt_(tokenizer_.encode(request.prompt)),
-        attention_{.executor = !request.threads        ? attn::Executor()
-                               : *request.threads == 1 ? attn::serial()
-                                                       : attn::threads(*request.threads),
-                   .row_invariant = request.same_bits} {
+        attention_{.executor = executor_of(request.threads), .row_invariant = request.same_bits} {
     if (network_.config().vocab_size > Drafter::kMostTokens)
-      throw FileError(request.model, "the vocabulary has " + std::to_string(network_.config().vocab_size) +
-                                         " tokens, more than the drafter's " + std::to_string(Drafter::kMostTokens));
+      throw FileError(request.files.model, "the vocabulary has " + std::to_string(network_.config().vocab_size) +
+                                               " tokens, more than the drafter's " +
+                                               std::to_string(Drafter::kMostTokens));
     if (request.steps > network_.config().seq_len)
-      throw FileError(request.model, "--steps is " + std::to_string(request.steps) +
-                                         ", more than the network's seq_len of " +
-                                         std::to_string(network_.config().seq_len));
+      throw FileError(request.files.model, "--steps is " + std::to_string(request.steps) +
+                                               ", more than the network's seq_len of " +
+                                               std::to_string(network_.config().seq_len));
   }
 
   /// Writes the text with and without drafts, as often as requested, and prints the statistics.
@@ -67,7 +61,7 @@ class Program {
       std::string text, same;
       const Statistics one = write_plainly(request_.steps, request_.sampler, [&](std::string_view part) {
         text += part;
-        if (first && !(std::cout << part << std::flush)) throw std::runtime_error("standard output cannot be written");
+        if (first) write_out(part);
       });
       Sampler sampler(request_.sampler);
       Context context = context_for(request_.steps + request_.nodes);
@@ -129,8 +123,7 @@ class Program {
 };
 
 void add_options(CLI::App& app, Request& request) {
-  auto* model = app.add_option("MODEL", request.model, "Checkpoint of llama2.c, version 0")->capture_default_str();
-  model->needs(app.add_option("TOKENIZER", request.tokenizer, "Its tokenizer")->capture_default_str());
+  request.files.add_options(app);
   app.add_option("-i,--prompt", request.prompt, "The text to continue")->option_text("TEXT");
   app.add_option("-n,--steps", request.steps, "Tokens to process, including the prompt")
       ->check(whole_number(1, 1 << 20))
@@ -164,24 +157,12 @@ void add_options(CLI::App& app, Request& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  Request request;
   CLI::App app{
       "Continues a text with a language model trained by llama2.c, one token at a time and with drafted tokens that "
-      "the "
-      "model verifies in trees. The text, which is the same, goes to standard output, statistics to standard error.",
+      "the model verifies in trees. The text, which is the same, goes to standard output, statistics to standard "
+      "error.",
       "speculative"};
-  Request request;
-  try {
-    add_options(app, request);
-    app.parse(argc, argv);
-    if (request.model == kDefaultModel && !std::filesystem::exists(request.model))
-      throw FileError(request.model,
-                      "there is no such file; examples/README.md says where to get it, or pass MODEL and TOKENIZER");
-    Program(request).run();
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const std::exception& error) {
-    std::cerr << "speculative: " << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
-  return EXIT_SUCCESS;
+  add_options(app, request);
+  return training::parse_and_run(app, argc, argv, [&] { Program(request).run(); });
 }

@@ -2,20 +2,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 
 #include <CLI/CLI.hpp>
 
 #include "../training/command_line.h"
 #include "generate.h"
+#include "program.h"
 #include "same_bits.h"
 
 namespace {
@@ -23,12 +21,9 @@ namespace {
 using namespace tinystories;
 using training::whole_number;
 
-constexpr char kDefaultModel[] = TINYSTORIES_MODEL_DIR "/stories260K.bin";
-
 /// The parsed command line.
 struct Request {
-  std::string model = kDefaultModel;
-  std::string tokenizer = TINYSTORIES_MODEL_DIR "/tok512.bin";
+  ModelFiles files;
   SamplerOptions sampler;
   std::optional<std::uint64_t> seed;
   std::string prompt;
@@ -45,8 +40,8 @@ struct Request {
 Index at_most_seq_len(const Request& request, const Config& config, const std::string& option,
                       const std::optional<Index>& given, Index otherwise) {
   if (given && *given > config.seq_len)
-    throw FileError(request.model, option + " is " + std::to_string(*given) + ", more than the network's seq_len of " +
-                                       std::to_string(config.seq_len));
+    throw FileError(request.files.model, option + " is " + std::to_string(*given) +
+                                             ", more than the network's seq_len of " + std::to_string(config.seq_len));
   return given.value_or(std::min(otherwise, config.seq_len));
 }
 
@@ -59,15 +54,6 @@ CacheOptions cache_of(const Request& request, const Config& config, Index steps)
   return {.paged = request.cache == "paged",
           .capacity = steps,
           .page_size = at_most_seq_len(request, config, "--page-size", request.page_size, 64)};
-}
-
-attn::Executor executor_of(const Request& request) {
-  if (!request.threads) return {};
-  return *request.threads == 1 ? attn::serial() : attn::threads(*request.threads);
-}
-
-void write(std::string_view text) {
-  if (!(std::cout << text << std::flush)) throw std::runtime_error("standard output cannot be written");
 }
 
 /// Prints the statistics, and `seed` so that the text can be reproduced; `seed` is empty if the user gave it or it had
@@ -104,31 +90,28 @@ void run(const Request& request) {
   options.seed = request.seed.value_or(static_cast<std::uint64_t>(now.count()));
   Sampler sampler(options);
 
-  if (request.model == kDefaultModel && !std::filesystem::exists(request.model))
-    throw FileError(request.model,
-                    "there is no such file; examples/README.md says where to get it, or pass MODEL and TOKENIZER");
-  const Transformer network{Checkpoint(BinaryFile(std::filesystem::path(request.model)))};
+  const Transformer network = request.files.read_network();
   const Config& config = network.config();
-  const Tokenizer tokenizer(BinaryFile(std::filesystem::path(request.tokenizer)), config.vocab_size);
+  const Tokenizer tokenizer = request.files.read_tokenizer(config);
   const Index steps = steps_of(request, config);
   const Tokens prompt = tokenizer.encode(request.prompt);
   if (static_cast<Index>(prompt.size()) > config.seq_len)
-    throw FileError(request.model, "the prompt has " + std::to_string(prompt.size()) +
-                                       " tokens, more than the network's seq_len of " + std::to_string(config.seq_len));
+    throw FileError(request.files.model, "the prompt has " + std::to_string(prompt.size()) +
+                                             " tokens, more than the network's seq_len of " +
+                                             std::to_string(config.seq_len));
 
   Context context(config, cache_of(request, config, steps));
-  const attn::Options attention{.executor = executor_of(request), .row_invariant = request.same_bits};
+  const attn::Options attention{.executor = executor_of(request.threads), .row_invariant = request.same_bits};
   const Statistics statistics =
       generate(network, tokenizer, sampler, prompt, context,
-               {.steps = steps, .token_by_token = request.token_by_token, .attention = attention}, write);
+               {.steps = steps, .token_by_token = request.token_by_token, .attention = attention}, write_out);
   if (request.same_bits) print_bits(network, statistics.tokens, attention);
   print(statistics, request.seed || options.temperature == 0 ? std::nullopt : std::optional(options.seed));
 }
 
 void add_options(CLI::App& app, Request& request) {
   constexpr std::uint64_t kMostTokens = std::numeric_limits<std::int32_t>::max();  // the limit of a checkpoint
-  auto* model = app.add_option("MODEL", request.model, "Checkpoint of llama2.c, version 0")->capture_default_str();
-  model->needs(app.add_option("TOKENIZER", request.tokenizer, "Its tokenizer")->capture_default_str());
+  request.files.add_options(app);
   app.add_option("-t,--temperature", request.sampler.temperature,
                  "Sampling temperature: 0 takes the likeliest token, 1 samples from the network's probabilities")
       ->option_text("NUMBER [1]");
@@ -162,20 +145,11 @@ void add_options(CLI::App& app, Request& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  Request request;
   CLI::App app{
       "Continues a text with a language model trained by llama2.c. The text goes to standard output as it is "
       "generated, statistics to standard error.",
       "tinystories"};
-  Request request;
-  try {
-    add_options(app, request);
-    app.parse(argc, argv);
-    run(request);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const std::exception& error) {
-    std::cerr << "tinystories: " << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
-  return EXIT_SUCCESS;
+  add_options(app, request);
+  return training::parse_and_run(app, argc, argv, [&] { run(request); });
 }

@@ -1,9 +1,12 @@
-// Checks of command-line options that CLI11 lacks.
+// Command lines: checks that CLI11 lacks, and the main function of small programs.
 #pragma once
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
 #include <limits>
 #include <sstream>
 #include <stdexcept>
@@ -34,6 +37,22 @@ inline auto number_in(double lowest, double highest) {
     message << text << " is not a number in " << lowest << ".." << highest;
     return message.str();
   };
+}
+
+/// Parses the command line and runs a program. Returns its exit code: an exception becomes a message on standard error,
+/// after the program's name, and exit code 1.
+template <class F>
+int parse_and_run(CLI::App& app, int argc, char** argv, const F& program) {
+  try {
+    app.parse(argc, argv);
+    program();
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const std::exception& error) {
+    std::cerr << app.get_name() << ": " << error.what() << '\n';
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
 }
 
 /// Reads --preset before all other options, because it determines their defaults, wherever it is on the command line.

@@ -1,5 +1,4 @@
 // transliterate: writes Arabic names in Latin letters with a trained encoder–decoder Transformer.
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
@@ -11,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "../training/command_line.h"
 #include "decode.h"
 #include "heat_map.h"
 #include "utf8.h"
@@ -218,17 +218,8 @@ void add_options(CLI::App& app, Request& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Writes Arabic names in Latin letters with a trained encoder-decoder Transformer.", "transliterate"};
   Request request;
-  try {
-    add_options(app, request);
-    app.parse(argc, argv);
-    run(request);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const std::exception& error) {
-    std::cerr << "transliterate: " << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
-  return EXIT_SUCCESS;
+  CLI::App app{"Writes Arabic names in Latin letters with a trained encoder-decoder Transformer.", "transliterate"};
+  add_options(app, request);
+  return training::parse_and_run(app, argc, argv, [&] { run(request); });
 }
