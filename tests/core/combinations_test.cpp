@@ -195,9 +195,9 @@ TEST(Combinations, DifferentModsGiveDifferentResults) {
   add("sinks exchanged", sinks({1, 0}));
   add_score("T5", relative_bias(by_distance, T5Buckets(32, 16)));
   add_score("T5, one direction", relative_bias(by_distance, T5Buckets(32, 20, false)));
-  add("bias, cap", bias(slope) | softcap(1));
-  add("cap, bias", softcap(1) | bias(slope));
-  add("causal, lengths", causal() | key_lengths({30, 29}));
+  add("bias, cap", erased_score(bias(slope)) | erased_score(softcap(1)));
+  add("cap, bias", erased_score(softcap(1)) | erased_score(bias(slope)));
+  add("causal, lengths", erased_mask(causal()) | erased_mask(key_lengths({30, 29})));
   for (std::size_t i = 0; i < results.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       for (const auto* r : {&results, &by_definition}) {
