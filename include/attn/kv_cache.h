@@ -283,9 +283,7 @@ class KvCache {
 
   /// Appends lens[i] of the tokens to sequence i; see NewTokens.
   void append_tokens(const Tokens& tokens, std::span<const Index> lens, bool packed, const AppendOptions& options) {
-    detail::ShortList<Index> numbers;
-    for (Index s = 0; s < config_.batch; ++s) numbers.push_back(s);
-    detail::check_appended(tokens, config_, numbers, lens, packed);
+    detail::check_appended(tokens, config_, lengths_.size(), lens, packed, [](std::size_t i) { return i; });
     const std::vector<Index> positions = detail::checked_positions(options.positions.values, tokens.count(),
                                                                    config_.batch, packed, config_.rope.has_value());
     Index most = 0, longest = 0;

@@ -316,7 +316,8 @@ class KvLayer {
 
   void append_tokens(const Tokens& tokens, std::span<const Index> lens, bool packed, const AppendOptions& options) {
     const detail::OpenStep& step = caches_->opened(step_);
-    detail::check_appended(tokens, caches_->config(), step.sequences, lens, packed);
+    detail::check_appended(tokens, caches_->config(), step.sequences.size(), lens, packed,
+                           [&](std::size_t i) { return step.sequences[i]; });
     for (std::size_t i = 0; i < lens.size(); ++i)
       detail::require(lens[i] == step.lens[i], "append: the step has ", step.lens[i], " tokens for sequence ",
                       step.sequences[i], ", but layer ", layer_, " got ", lens[i]);

@@ -134,7 +134,8 @@ class Ring {
   /// sends keys to all ranks. But nothing is computed during the exchange, and there must be at least one head per
   /// rank. The number of heads need not be divisible by the number of ranks, and several ranks may need the same key
   /// head. Results differ from those of the ring only by rounding. With Options::row_invariant they are, bit for bit,
-  /// those of a single machine with that option, for any number of ranks and any layout.
+  /// those of a single machine with that option, for any number of ranks and any layout. (The gradients of
+  /// attention_by_heads_backward() do not have this property.)
   ///
   /// Memory: the whole sequence for this rank's heads, about as much as its rows of all heads take.
   /// @throws std::invalid_argument as attention() does, and if there are fewer heads than ranks.

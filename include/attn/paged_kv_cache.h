@@ -260,7 +260,8 @@ class PagedKvCache {
 
   void append_tokens(const Tokens& tokens, std::span<const Index> sequences, std::span<const Index> lens, bool packed,
                      const AppendOptions& options) {
-    detail::check_appended(tokens, config_, sequences, lens, packed);
+    detail::check_appended(tokens, config_, sequences.size(), lens, packed,
+                           [&](std::size_t i) { return sequences[i]; });
     const std::vector<Index> positions = detail::checked_positions(
         options.positions.values, tokens.count(), static_cast<Index>(sequences.size()), packed, storage_.has_rope());
     // Allocates memory, which may throw, so it comes before any change.

@@ -45,6 +45,15 @@ TEST(KvCacheConfig, RefusesInvalidValues) {
   refused({.head_dim = 4, .rope = Rope({.head_dim = 6})}, {"head_dim is 4", "6"});
 }
 
+/// Refused before any memory is allocated.
+TEST(PagedKvCacheConfig, RefusesMorePagesThanCanBeCounted) {
+  if (sizeof(Index) < 8) GTEST_SKIP() << "an Index has 32 bits";
+  const auto pages = static_cast<Index>(std::int64_t(1) << 58);
+  const Said said = {"288230376151711744", "too many bytes"};
+  expect_refused("PagedKvCache", said, [&] { const PagedKvCache<float> c({.pages = pages, .head_dim = 64}); });
+  expect_refused("KvCaches", said, [&] { const KvCaches<float> c({.layers = 2, .head_dim = 64, .pages = pages}); });
+}
+
 TEST_F(KvErrors, Appending) {
   auto two = given(kRightSizes, 2), heads = given({2, 13, 19}, 2), dims = given({3, 14, 19}, 2),
        values = given({3, 13, 20}, 2), three = given(kRightSizes, 3);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "attn/tensor.h"
@@ -48,8 +49,13 @@ class Random {
 template <class T, int Rank = 4>
 Tensor<T, Rank> drawn(const Shape<Rank>& shape, Random& random, double spread = 2) {
   auto t = Tensor<T, Rank>::uninitialized(shape);
-  for (Index i = 0; i < t.size(); ++i)
-    t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-spread, spread)));
+  for (Index i = 0; i < t.size(); ++i) {
+    const double x = random.uniform(-spread, spread);
+    if constexpr (std::is_floating_point_v<T>)
+      t.data()[i] = static_cast<T>(x);
+    else  // 16-bit floats convert from float
+      t.data()[i] = static_cast<T>(static_cast<float>(x));
+  }
   return t;
 }
 template <class T, int Rank = 4>

@@ -50,7 +50,7 @@ class GroupMemory {
   Index task_bytes() const { return has_own_sums() ? bytes_of(learned_.slots) : 0; }
   static Index bytes_of(Index sums) { return padded(sums * static_cast<Index>(sizeof(Sum)), kAlignment); }
 
-  const LearnedSizes& learned_;
+  LearnedSizes learned_;
   Index bytes_of_plan_, tasks_, together_;
 };
 

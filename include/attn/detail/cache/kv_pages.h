@@ -287,13 +287,13 @@ class KvPages {
   Tensor<float, 4> scales_;
 };
 
-/// Checks tokens that are to be appended to a cache with the configuration `c`, and lens[i], the number of them for
-/// sequences[i].
-template <class T, class Config>
-void check_appended(const NewTokens<T>& tokens, const Config& c, std::span<const Index> sequences,
-                    std::span<const Index> lens, bool packed) {
+/// Checks tokens that are to be appended to some sequences of a cache with the configuration `c`, and lens[i], the
+/// number of them for the sequence number_of(i).
+template <class T, class Config, class NumberOf>
+void check_appended(const NewTokens<T>& tokens, const Config& c, std::size_t sequences, std::span<const Index> lens,
+                    bool packed, const NumberOf& number_of) {
   const Shape<4>&k = tokens.k.shape(), &v = tokens.v.shape();
-  const Index batch = packed ? 1 : static_cast<Index>(sequences.size()), count = tokens.count();
+  const Index batch = packed ? 1 : static_cast<Index>(sequences), count = tokens.count();
   const Shape<4> want_k{batch, c.kv_heads, count, c.head_dim}, want_v{batch, c.kv_heads, count, c.v_dim};
   require(
       k == want_k, "append: keys have shape ", k, ", expected ", want_k, " as (batch, kv_heads, tokens, head_dim)",
@@ -301,11 +301,10 @@ void check_appended(const NewTokens<T>& tokens, const Config& c, std::span<const
           ? "; to append concatenated tokens of several sequences, pass their lengths after the values, as in {3, 1}"
           : "");
   require(v == want_v, "append: values have shape ", v, ", expected ", want_v, " as (batch, kv_heads, tokens, v_dim)");
-  require(lens.size() == sequences.size(), "append: got ", lens.size(), " lengths for ", sequences.size(),
-          " sequences");
+  require(lens.size() == sequences, "append: got ", lens.size(), " lengths for ", sequences, " sequences");
   Index left = count;
   for (std::size_t i = 0; i < lens.size(); ++i) {
-    require(lens[i] >= 0 && lens[i] <= left, "append: the length for sequence ", sequences[i], " must be in 0..", left,
+    require(lens[i] >= 0 && lens[i] <= left, "append: the length for sequence ", number_of(i), " must be in 0..", left,
             " (the tokens that remain of the ", count, " given), but is ", lens[i]);
     if (packed) left -= lens[i];
   }

@@ -25,14 +25,11 @@ class PagedLayers {
   /// layer may have no rope.
   template <class Config>
   PagedLayers(const Config& config, Index layers, std::vector<std::optional<Rope>> ropes)
-      : tables(config.pages, config.page_size, config.window, config.sinks, is_any(ropes)), ropes_(std::move(ropes)) {
+      : pages_(pages_of(config, layers)),
+        ropes_(std::move(ropes)),
+        tables(config.pages, config.page_size, config.window, config.sinks, has_rope()) {
     check_cached<T>();
-    pages_.reserve(static_cast<std::size_t>(layers));
-    for (Index layer = 0; layer < layers; ++layer)
-      pages_.emplace_back(config.pages, config.kv_heads, config.page_size, config.head_dim, config.v_dim);
   }
-
-  PageTables tables;
 
   const KvPages<T>& pages(Index layer) const { return pages_[static_cast<std::size_t>(layer)]; }
   /// The rope of a layer; null if it has none.
@@ -41,7 +38,9 @@ class PagedLayers {
     return rope ? &*rope : nullptr;
   }
   /// Whether any layer has a rope.
-  bool has_rope() const { return is_any(ropes_); }
+  bool has_rope() const {
+    return std::any_of(ropes_.begin(), ropes_.end(), [](const std::optional<Rope>& rope) { return rope.has_value(); });
+  }
   /// The size of all layers in bytes.
   Index bytes() const { return static_cast<Index>(pages_.size()) * pages_.front().bytes(); }
 
@@ -89,8 +88,13 @@ class PagedLayers {
   }
 
  private:
-  static bool is_any(const std::vector<std::optional<Rope>>& ropes) {
-    return std::any_of(ropes.begin(), ropes.end(), [](const std::optional<Rope>& rope) { return rope.has_value(); });
+  template <class Config>
+  static std::vector<KvPages<T>> pages_of(const Config& config, Index layers) {
+    std::vector<KvPages<T>> pages;
+    pages.reserve(static_cast<std::size_t>(layers));
+    for (Index layer = 0; layer < layers; ++layer)
+      pages.emplace_back(config.pages, config.kv_heads, config.page_size, config.head_dim, config.v_dim);
+    return pages;
   }
 
   void keep(Index sequence, const std::vector<Range>& kept, bool closes_gaps) {
@@ -110,8 +114,12 @@ class PagedLayers {
     tables.adopt(sequence, std::move(plan));
   }
 
+  // Constructed before `tables`, so that a cache that is too large for the memory fails before its tables are filled.
   std::vector<KvPages<T>> pages_;  // of each layer
   std::vector<std::optional<Rope>> ropes_;
+
+ public:
+  PageTables tables;
 };
 
 /// Checks the window and the sinks of a PagedKvCacheConfig or KvCachesConfig.

@@ -21,7 +21,8 @@ struct CallTensors {
   DTypeView<const T> q;
   KvRows<T> k, v;
   const Problem& problem;
-  /// It has no default, which every call would instantiate, and with it the kernels for all types.
+  /// The kernels for the types of these tensors. There is no default: every call would compile it, and with it the
+  /// kernels for all types.
   const KernelChoice<T>& kernels;
   KeptLseRests<T> lse_rests = {};         ///< the parts of lse lost to rounding
   Index first_batch = 0;                  ///< batch index that mods see for element 0

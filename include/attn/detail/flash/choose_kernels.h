@@ -125,8 +125,8 @@ ChosenKernels<T> choose_kernels(const Options& options, Bf16Products products) {
   return {full_precision, full_precision, vectors, amx};
 }
 
-/// The functions that choose a call's kernels, for the types of its tensors. Calls hold a pointer to them, so that
-/// kernels for unused types stay out of the program.
+/// The functions that choose a call's kernels, for the types of its tensors. Calls refer to them, so that kernels
+/// for unused types stay out of the program.
 template <class T>
 struct KernelChoice {
   ChosenKernels<T> (*choose)(const Options&, Bf16Products);

@@ -35,7 +35,7 @@ struct DecodeProducts {
 /// The kernels for single queries, up to 16 of them at a time.
 template <class T>
 struct DecodeKernelSet {
-  DecodeProducts<T> products[4];  ///< over keys and values of each DType; null for types that are never read
+  DecodeProducts<T> products[kDTypes];  ///< over keys and values of each DType; null for types that are never read
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
   bool needs_no_prefetch;  ///< whether one query needs no prefetches; see DecodeKernels
 
@@ -188,6 +188,7 @@ struct FamilyOf {
     }
   }
 
+  static_assert(kDTypes == static_cast<int>(DType::i8) + 1, "a new DType needs products in .decode below");
   static constexpr KernelFamily<T> kKernels = {
       .format = {.dtype = DType::native,
                  .columns = 1,

@@ -20,6 +20,7 @@ class AccumulatedTensor {
     own_ = Tensor<T, 4>::uninitialized(result.shape());
     sum = own_.view();
   }
+  AccumulatedTensor(const AccumulatedTensor&) = delete;  // `sum` may view own_
   /// Rounds sums in separate memory to the caller's.
   void end(const Options& options) const {
     if (result_.dtype() == DType::native) return;

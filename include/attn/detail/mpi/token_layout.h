@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 
+#include "attn/detail/base/built_for.h"
 #include "attn/types.h"
 
 namespace attn::mpi {
@@ -71,6 +72,8 @@ struct RankTokens {
   Index token(Index row) const { return row < parts[0].count ? parts[0][row] : parts[1][row - parts[0].count]; }
 };
 
+inline namespace ATTN_BUILT_FOR {
+
 /// Returns the rows of some tokens of a tensor (batch, heads, tokens, dim), which may have no memory.
 template <class View>
 View rows_at(const View& t, const Progression& tokens) {
@@ -90,4 +93,5 @@ View rows_of_part(const View& own, const RankTokens& tokens, int part) {
   return rows_of_tensor(own, tokens.first_row(part), tokens.part(part).count);
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
