@@ -156,7 +156,7 @@ struct BackwardKernels {
 template <class T>
 struct BackwardKernelSet {
   Index columns;  ///< sums of rows are padded to a multiple of this
-  Index panel;    ///< most columns of a panel; see pack_panels()
+  Index panel;    ///< maximum number of columns of a panel; see pack_panels()
   void (*softmax)(const BackwardTile<T>&, Index queries, Index keys);
   void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
   void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);

@@ -72,7 +72,7 @@ struct Format {
   bool fetches;               ///< whether value products prefetch as a PrefetchPlan says
 
   Index per_number() const { return dtype == DType::native ? 1 : 2; }
-  /// Number of elements T that a row of `dim` columns takes.
+  /// Number of elements of type T that a row of `dim` columns takes.
   Index row(Index dim) const { return padded(dim, columns) / per_number(); }
 };
 

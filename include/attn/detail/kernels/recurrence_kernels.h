@@ -104,8 +104,8 @@ struct RecurrenceKernels {
   static constexpr int kLanes = V::kLanes;
 
   /// Turns rows into features. Features of queries may have any factor, because the normaliser cancels it. The factor
-  /// is a power of two that scales the largest feature to 1 .. 2, so that none is too small. With favor() it is e^-(the
-  /// largest product), which is not stored: `factor` gets 1.
+  /// is a power of two that scales the largest feature to 1 .. 2, so that no query has only tiny features. With favor()
+  /// it is e^-(the largest product), which is not stored: `factor` gets 1.
   static ATTN_INLINE void make_features(const FeatureRows<T>& f) {
     if (f.kind == FeatureKind::favor) return favor(f);
     // Katharopoulos et al. 2020, eq. 7. NaN stays NaN in both maps.
@@ -252,8 +252,8 @@ struct RecurrenceKernels {
       std::fill(f.to.row(i) + f.features, f.to.row(i) + f.to.columns, with);
   }
 
-  /// Computes e^(product - less), where `less` is scale * |x|^2 / 2 for a key. For a query, this value of `less` would
-  /// be a common factor of all features, so the query's largest product is used instead.
+  /// Computes e^(product - less), where `less` is scale * |x|^2 / 2 for a key. For a query, that e^-less would be a
+  /// common factor of all features, so `less` is the query's largest product instead.
   static ATTN_INLINE void favor(const FeatureRows<T>& f) {
     const Block<T>& to = f.to;
     fill_padding(f, -std::numeric_limits<T>::infinity());

@@ -53,7 +53,7 @@ struct TangentKernels {
   }
 
   /// Like weigh(), for sigmoids; also turns scores into weights. The tangent of a weight is weight * (1 - weight) times
-  /// that of its score alone, and 0 for a dropped pair.
+  /// that of its score, and 0 for a dropped pair.
   static ATTN_INLINE void weigh_sigmoids(const TangentTile<T>& t, Index queries, Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {

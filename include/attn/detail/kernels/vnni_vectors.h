@@ -16,7 +16,7 @@ inline namespace ATTN_BUILT_FOR {
 
 typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
 
-// clang requires a function with wide assembly operands to have their instruction set, and does not accept
+// clang requires a function with wide assembly operands to target their instruction set, and does not accept
 // always_inline for it if a caller lacks that set. Without always_inline, clang inlines the function once its caller is
 // inlined into a kernel.
 #if defined(__clang__)

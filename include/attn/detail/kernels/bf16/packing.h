@@ -114,7 +114,7 @@ struct Bf16Packing {
   template <bool kOthers>
   ATTN_TARGET_AVX512 static void load_part(const RowsToRead& from, Index rows, Index count, float* part) {
     compiled<VectorSet::avx512, PackingKernels<float, 64, kOthers>::pack_rows>(from, rows, count, part);
-    // Starts with the last row, because padding moves rows of fewer columns apart in place.
+    // Pads in place, which moves rows apart, so the last row comes first.
     for (Index r = rows; count < kColumns && r-- > 0;) {
       std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);
       std::fill(part + r * kColumns + count, part + (r + 1) * kColumns, 0.0f);
