@@ -30,8 +30,8 @@ struct ChosenKernels {
   /// Maximum number of queries that are processed one by one. A tile always computes whole vectors of queries, while
   /// single queries are multiplied four at a time. With 16-lane vectors, processing queries one by one pays off for up
   /// to 8 of them: at head_dim 64, 8 queries took 0.77 of a tile's time over 1000 keys and 0.82 over 256, and 5 queries
-  /// took 0.49. It does not pay off if summing over lanes costs as much as the products, because rows are short, or if
-  /// the other costs of a query do, because keys are few. The matrix unit is faster from two queries on.
+  /// took 0.49. It does not pay off if rows are so short that summing over lanes costs as much as the products, or if
+  /// keys are so few that the other costs of a query do. The matrix unit is faster from two queries on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
     if (problem.row_invariant) return 0;
@@ -52,10 +52,10 @@ inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
                      [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
 }
 
-/// Whether scores may be scaled after the product, as the bf16 kernels do. The scale must be large enough that a
+/// Whether scores may be scaled after the product, as in the bf16 kernels. The scale must be large enough that a
 /// product that overflows to -inf would be below -2^64 when scaled: its weight would be 0 anyway. The scale must also
-/// be small enough that scale * log2(e) is finite. The score still counts as infinite if only part of a sum overflows,
-/// or if a mod would shrink the score.
+/// be small enough that scale * log2(e) is finite. A score is still infinite if only a partial sum overflows, or if a
+/// mod would have shrunk the score.
 inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }

@@ -25,7 +25,7 @@ class DirectDecode {
   /// Whether the pass has queries for this loop. A query that visits masked keys does not qualify; see serves().
   bool are_served() const { return are_served_; }
 
-  /// Whether this loop takes a query, if are_served(): whether the query visits keys and all of them are kept.
+  /// Whether this loop takes a query, given are_served(): the query must visit keys, all of which are kept.
   bool serves(const QueryTile& query, const Range& visited) const {
     return !visited.empty() && (pass_.mods == nullptr || pass_.coverage(query, visited, visited) == Coverage::all);
   }

@@ -77,7 +77,7 @@ class DecodeState {
 
   /// One step of the recurrence: updates max, sum and out with some keys and values, unless all are dropped. It also
   /// prefetches `next`. `by_selection`, for a single row: dropped pairs are skipped, not multiplied by 0. Several tiles
-  /// are processed together if all rows keep all of their keys, otherwise one by one, as some may be dropped.
+  /// are processed together if all rows keep all of their keys, otherwise one by one, because some keys may be dropped.
   void add_keys(const Range& keys, const Tile& next, bool by_selection) {
     const auto cover = [&](const Range& of, Array<Coverage, kMost>& coverage) {
       Coverage least = Coverage::all, most = Coverage::none;

@@ -97,7 +97,7 @@ class QueryBlocks {
 /// Whether this many keys may make more than one stretch.
 constexpr bool has_totals(Index keys) { return keys > kStretch * kKeyTile; }
 
-/// Sizes of the parts of a tile's memory, in elements T.
+/// Sizes of the parts of a tile's memory, in elements of type T.
 struct TileSizes {
   Index queries;
   Index query;  ///< per query, like `out`

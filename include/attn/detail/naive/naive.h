@@ -154,7 +154,7 @@ RowMajor<T> copied_head(const DTypeView<const T>& t, Index batch, Index head) {
   return copy;
 }
 
-/// One head as elements T: in place, or converted into `copy` if it is stored in a different type.
+/// One head as elements of type T: in place, or converted into `copy` if it is stored in a different type.
 template <class T>
 auto head_of(const DTypeView<const T>& t, Index batch, Index head, RowMajor<T>& copy) {
   if (t.dtype() == DType::native) return t.matrix(batch, head);
