@@ -16,9 +16,9 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The memory that workers share: the sums of the gradients of mods' parameters over all tasks, and the memory of a few
-/// groups that are processed at a time. A group has the memory that its plan lays out, followed by the sums of each
-/// task if tasks have separate sums.
+/// The memory that workers share: the sums of the gradients of mods' parameters over all tasks, and the memory of the
+/// few groups processed at a time. A group has the memory that its plan lays out, followed by the sums of each task if
+/// tasks have separate sums.
 template <class T>
 class GroupMemory {
  public:
@@ -54,7 +54,7 @@ class GroupMemory {
   Index bytes_of_plan_, tasks_, together_;
 };
 
-/// Bytes of memory that a plan needs with as many workers as its flops are worth.
+/// Bytes of memory that a plan needs with as many workers as its flops justify.
 template <class T, class Plan>
 Index backward_bytes_of(const Plan& plan, const Options& options) {
   const int workers = Workers({plan.flops()}, options.executor).count();

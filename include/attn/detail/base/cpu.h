@@ -67,8 +67,8 @@ constexpr bool kPrefetches = true;
 #endif
 
 /// What CPUID returns for a leaf and a subleaf (Intel, Software Developer's Manual, volume 2A); 0 for leaves that the
-/// processor lacks, and on processors without CPUID. It takes tens of microseconds under a hypervisor, so each feature
-/// is queried only once.
+/// processor lacks, and on processors without CPUID. CPUID takes tens of microseconds under a hypervisor, so each
+/// feature is queried only once.
 struct CpuId {
   unsigned a = 0, b = 0, c = 0, d = 0;
 

@@ -18,8 +18,8 @@ struct Unnamed {
   requires(sizeof...(Number) > 0 && (std::is_arithmetic_v<Number> && ...)) Unnamed(Number...) {}
 };
 
-/// The type of a decoy member of options, which a user may try to set but which is no option. Setting it does not
-/// compile, and the error says where the value belongs.
+/// The type of a decoy member of options: one that a user may try to set, but that is not an option. Setting it does
+/// not compile, and the error says where the value belongs.
 class MaskIsNoOption {
  public:
   constexpr MaskIsNoOption() = default;

@@ -60,7 +60,7 @@ class Crowding {
   inline static std::atomic<Clock::rep> crowded_until_{0};
 };
 
-/// Counts the forks, since the first pool was created, that led to this process. A child has none of its parent's
+/// Counts the forks that led to this process after the first pool was created. A child has none of its parent's
 /// threads, and their pending work is never done.
 class Forks {
  public:

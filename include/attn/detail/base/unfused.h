@@ -5,7 +5,7 @@
 
 namespace attn::detail {
 
-/// Returns x. If it is a product, the compiler does not fuse it with a sum that it is added to. g++ may
+/// Returns x. If x is a product, the compiler does not fuse it with an addition of which it is an operand. g++ may
 /// otherwise fuse either of two products, and choose differently in two loops that must give the same bits. Emits no
 /// instruction.
 template <class X>

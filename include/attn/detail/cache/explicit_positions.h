@@ -44,9 +44,9 @@ class ExplicitPositions {
   std::vector<Index> listed_;
 };
 
-/// Returns the position of each appended token, of all sequences back to back; empty if `positions` is. If sequences
-/// are packed, `tokens` is their total. Otherwise it is the number of tokens of each sequence, and `positions` may hold
-/// those of one sequence, which then apply to all.
+/// Returns the positions of the appended tokens of all sequences, back to back; empty if `positions` is. If sequences
+/// are packed, `tokens` is the total over all of them. Otherwise it is the number of tokens of each sequence, and
+/// `positions` may hold those of one sequence, which then apply to all.
 inline std::vector<Index> checked_positions(std::span<const Index> positions, Index tokens, Index sequences,
                                             bool packed, bool has_rope) {
   if (positions.empty()) return {};

@@ -317,7 +317,7 @@ class PageTables {
     }
     return plan;
   }
-  /// Puts a plan into effect, after its moves were made; nothing else may have changed since.
+  /// Puts a plan into effect once its moves have been made; nothing else may have changed since it was made.
   void adopt(Index sequence, Plan&& plan) noexcept {
     for (Index i = 0; i < plan.taken; ++i) take();
     for (Index page : plan.released) drop(page);

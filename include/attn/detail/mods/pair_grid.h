@@ -63,7 +63,7 @@ class DroppedPairs {
   std::int64_t dropped_words_;  ///< number of words, out of 2^32, for which a pair is dropped
 };
 
-/// Returns the factor of the weights that dropout keeps: 1 / (1 - p), or 0 if p is 1.
+/// Returns the factor of the weights that dropout keeps: 1 / (1 - rate), or 0 if the rate is 1.
 inline long double kept_factor_of(const DropoutMod& mod) {
   if (DroppedPairs(mod).none()) return 1;
   const long double kept = 1 - static_cast<long double>(mod.rate);

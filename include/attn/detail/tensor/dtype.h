@@ -22,7 +22,7 @@ enum class DType : unsigned char {
   bf16,  ///< the upper half of a float: 8 bits of exponent, 7 of fraction
   i8,    ///< an integer from -127 to 127, whose scale is stored elsewhere
 };
-constexpr int kDTypes = 4;  ///< the number of types of DType
+constexpr int kDTypes = 4;  ///< number of enumerators of DType
 
 template <class T>
 constexpr DType dtype_of = DType::native;

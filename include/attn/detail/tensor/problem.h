@@ -28,7 +28,7 @@ inline void check_q_offsets(const Options& options, Index batch) {
     require(is_near(each[b]), "q_offsets[", b, "] must be within ±2^", kIndexBits, ", but is ", each[b]);
 }
 
-/// The requested position of query row 0, of a batch element or sequence.
+/// The requested position of query row 0 of a batch element or sequence.
 inline std::optional<Index> q_offset_of(const Options& options, Index sequence) {
   const std::span<const Index> each = options.q_offsets.values;
   return each.empty() ? options.q_offset : each[static_cast<std::size_t>(sequence)];

@@ -26,8 +26,8 @@ struct GridStrips {
   bool sees_rows_whole = true;
   Index step;                ///< of both lists; see RowList
   std::vector<Index> q, kv;  ///< tokens of all strips
-  WindowTable windows;       ///< in numbers within the strips; numbers of keys are the same in all strips
-  std::vector<Range> seen;   ///< for each number of the first dimension, the range that its queries see
+  WindowTable windows;       ///< in numbers within a strip; key i has the same numbers in every strip
+  std::vector<Range> seen;   ///< key rows that each row of queries sees, as numbers of the first dimension
 
   /// Has no strips yet. `group` is the dilation group of the first.
   GridStrips(const TokenGrid& grid, const Coordinates& group, const Coordinates& shape_of_q,
