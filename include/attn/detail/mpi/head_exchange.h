@@ -44,7 +44,7 @@ class HeadsBuffer {
   Tensor<std::byte, 1> memory_;
 };
 
-/// Sends rows of heads to the ranks that process them, and back, in a call on one rank.
+/// One rank's part of an exchange: sends rows of heads to the ranks that process them, and back.
 template <class Call, class T>
 class HeadExchange {
  public:

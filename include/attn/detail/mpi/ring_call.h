@@ -16,7 +16,7 @@ namespace attn::mpi {
 
 /// Bytes sent, time waited and memory used by a call on this rank.
 struct Traffic {
-  Index bytes_sent = 0;       ///< bytes of keys, values, and their gradients
+  Index bytes_sent = 0;       ///< bytes of rows of tensors, such as keys, results or gradients
   double seconds_waited = 0;  ///< for messages, while there was nothing to compute
   Index bytes_held = 0;       ///< memory for keys and values of other ranks, and for gradients in transit
 };
