@@ -57,8 +57,8 @@ void add_up_rows(const Tensor<T, 4>& rows, T factor, HeadParameter<T>& to) {
   for (std::size_t i = 0; i < sums.size(); ++i) to.of(0)[i] += factor * static_cast<T>(sums[i]);
 }
 
-/// The backward map. Computes the gradient of x from `grad` (batch, heads, len, hidden), and adds to the gradient of
-/// the weight. A token whose gradient is 0 adds nothing, even if its x is not finite.
+/// Backward pass of project(). Computes the gradient of x from `grad` (batch, heads, len, hidden), and adds to the
+/// gradient of the weight. A token whose gradient is 0 adds nothing, even if its x is not finite.
 template <class T>
 void project_back(const Tensor<T, 4>& grad, const DTypeView<const T>& x, const HeadParameter<T>& weight,
                   HeadParameter<T>& weight_sum, const DTypeView<T>& grad_x, const Options& options) {

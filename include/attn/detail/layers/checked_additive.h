@@ -84,7 +84,7 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
   }
 };
 
-/// Queries and keys of a call multiplied by their weights, and the score that uses them.
+/// The projected queries and keys of a call, and the score that uses them.
 template <class T>
 class ProjectedCall {
  public:
@@ -115,7 +115,6 @@ class ProjectedCall {
            (call.parameters.key_weight.is_given() ? sizes.bytes_of(p.kv_heads * p.kv_len) : 0) +
            flash_workspace_bytes(sizes.tensors({}, call.v), call.mods, call.options) + kAlignment - 1;
   }
-  /// Explains what the loops will do.
   template <class Call>
   static Explanation explanation(const Call& call) {
     const ProjectedCall sizes(call, Sizes());

@@ -27,7 +27,7 @@ class ExtraKeys {
 
   Index count() const { return count_; }
 
-  /// Continues the results of queries q (batch, heads, len, head_dim) over the other keys.
+  /// Updates the results of queries q (batch, heads, len, head_dim) over the other keys to include the added keys.
   template <class... To>
   void attend(const TensorView<T, 4>& q, const Options& options, To&... result) const {
     const Options own = own_options(options);

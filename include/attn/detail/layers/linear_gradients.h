@@ -45,8 +45,8 @@ void input_gradient(const Linear<T>& map, const T* grad_y, T* grad_x, Index toke
 
 /// Accumulates the gradients of y = x * weightᵀ + bias with respect to weight and bias. `bias` may be null.
 ///
-/// 16-bit parameters have 32-bit gradients: sums over many calls would stop growing where a term is less than half a
-/// rounding step of the sum (in bfloat16, 1/256 of the sum).
+/// 16-bit parameters have 32-bit gradients: a 16-bit sum over many calls would stop growing once each term is less than
+/// half a rounding step of the sum (in bfloat16, 1/256 of the sum).
 template <class T>
 struct LinearGradients {
   using Number = computed_t<T>;

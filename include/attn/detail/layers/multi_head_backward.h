@@ -43,7 +43,7 @@ void check_backward(const MultiHeadConfig& config, const Inputs<T>& inputs, cons
   check("value", result.value.shape(), Shape<4>{batch, config.kv_heads, kv_len, config.v_head_dim});
 }
 
-/// Gradients at the projections of a layer.
+/// The gradients that head_gradients() computes.
 template <class T>
 struct HeadGradients {
   std::array<Tensor<T, 3>, 3> outputs;  ///< of the outputs of each input's projection

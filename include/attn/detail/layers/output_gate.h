@@ -8,8 +8,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Calls use(gates, elements of `x` beside them, batch element, head, token) for each head of each token. x is (batch,
-/// len, heads * v_head_dim), gate (batch, heads, len, v_head_dim).
+/// Calls use(gates, corresponding elements of `x`, batch element, head, token) for each head of each token. x is
+/// (batch, len, heads * v_head_dim), gate (batch, heads, len, v_head_dim).
 template <class T, class X, class Use>
 void for_each_gated_head(const TensorView<T, 4>& gate, X& x, const Executor& executor, const Use& use) {
   const Index dim = gate.dim(3);

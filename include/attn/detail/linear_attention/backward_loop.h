@@ -72,7 +72,7 @@ struct RecurrenceBackwardMemory {
 /// memory grows with the length of a run, by features * v_dim elements for every 64 tokens. Runs reuse the same memory
 /// one after another.
 ///
-/// Keys after the last row always count, although their gradients are needed only if the final state has a gradient.
+/// Keys after the last row are always included, although their gradients are needed only if the final state has one.
 template <class T>
 KeptOfRun most_kept(const RecurrenceCall<T>& call) {
   KeptOfRun most{0, 0};
@@ -236,7 +236,6 @@ class RecurrenceBackwardLoop {
       HeadState<T>::in(call.state_in(call_.grad_state, head), call).copy_from(m_.grad_state, call);
   }
 
-  /// One of the states that are kept.
   HeadState<T> kept(Index i) const {
     T* const sums = m_.states.row(i);
     return HeadState<T>::in({sums, sums + w_.call.size_of_state()}, w_.call);
@@ -359,7 +358,7 @@ class RecurrenceBackwardLoop {
     kernels_.add_dots(m_.numbers, grad, out, rows, out.columns);
     for (Index i = 0; i < rows; ++i) m_.numbers[i] = -m_.numbers[i];
   }
-  /// Adds the sum of the normalisers' gradients times queries to that of the state's normaliser.
+  /// Adds the queries, each times the gradient of its normaliser, to the gradient of the state's normaliser.
   void add_sum_of(Rows<T> query, Index rows) {
     for (Index i = 0; i < rows; ++i)
       for (Index f = 0; f < w_.call.features(); ++f)
@@ -387,7 +386,7 @@ class RecurrenceBackwardLoop {
     add_pairs(grad_scores, w_.key, queries, Steps::up_to_row);
     add_pairs(grad_scores, query, keys, Steps::from_row);
   }
-  /// Adds pairs * rows, summed over the tokens up to each one, or pairsᵀ * rows, summed over those from each one on.
+  /// Adds pairs * rows, where the sum for a token ends at that token, or pairsᵀ * rows, where it begins there.
   void add_pairs(const Block<T>& pairs, Rows<T> rows, const Block<T>& to, Steps steps) {
     const LeftFactor<T> left = pairs;
     matrix_product(kernels_, to, steps == Steps::up_to_row ? left : left.transposed(), rows, pairs.rows, T(1), steps);

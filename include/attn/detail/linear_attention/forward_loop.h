@@ -144,9 +144,9 @@ class RecurrenceForwardLoop {
                        call.has_delta() ? m.gates.beta : nullptr});
       if (call.is_normalised) w_.add_normaliser(m.state, w_.key.data);
     };
-    // The step of the delta rule computes the output of its query before it has the state, unlike read_state(). With
-    // row_invariant, a head's bits must not depend on its place among those that share a key head, so all heads use
-    // read_state().
+    // The step of the delta rule computes the output of its query from the state before the update, unlike
+    // read_state(). With row_invariant, a head's bits must not depend on its place among those that share a key head,
+    // so all heads use read_state().
     const bool reads_later = chunk.rows.empty() || (call.problem.row_invariant && call.has_delta());
     if (reads_later) advance(w_.key.data, m.out.data);
     if (chunk.rows.empty()) return;

@@ -1,5 +1,4 @@
-// Recurrences by their definition, token by token, without kernels and chunks: the reference for tests and the baseline
-// for speed.
+// Recurrences by their definition, token by token, without kernels or chunks: the reference for tests and benchmarks.
 #pragma once
 
 #include <cmath>

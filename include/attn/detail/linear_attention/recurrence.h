@@ -140,8 +140,8 @@ void recurrence_in_segments(const RecurrenceCall<T>& call, const RecurrencePlan<
   });
 }
 
-/// Each head of keys and values is a task and an independent recurrence, whichever thread runs it. If there are too few
-/// heads for the threads, segments are the tasks.
+/// Computes a recurrence. Heads of keys and values are independent, and a task computes one or more of them. If there
+/// are too few heads for the threads, segments are the tasks.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   if (call.states() == 0) return;
