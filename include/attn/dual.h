@@ -28,7 +28,7 @@ struct Dual {
   constexpr Dual(X v, X s) : value(v), slope(s) {}
   /// A constant.
   template <class C>
-  requires(std::is_arithmetic_v<C>) constexpr Dual(C c) : value(static_cast<X>(c)) {}  // NOLINT: as numbers convert
+  requires(std::is_arithmetic_v<C>) constexpr Dual(C c) : value(static_cast<X>(c)) {}  // NOLINT: implicit on purpose
   /// A constant, where X is itself a Dual.
   constexpr Dual(const X& c) requires(!std::is_arithmetic_v<X>) : value(c) {}  // NOLINT: see above
 

@@ -8,7 +8,7 @@ namespace attn {
 
 /// Options of append(): `cache.append(k, v, {.positions = {20, 21, 21}})`.
 struct AppendOptions {
-  detail::NamesOnly names_only{};  ///< Rejects unnamed numbers, which would be lengths. It has no other use.
+  detail::NamesOnly names_only{};  ///< Rejects unnamed numbers, which may be meant as lengths. It has no other use.
 
   /// The positions by which the cache's rope rotates the new keys, and later the queries of these rows: one for each
   /// token of all sequences, in order; or one for each token of a single sequence, and then all sequences get the same

@@ -92,9 +92,9 @@ struct Options {
   ///     attention_into(out, lse, q, k0, v0, mods, {.q_offset = p, .kv_offset = 0});
   ///     attention_into(out, lse, q, k1, v1, mods, {.q_offset = p, .kv_offset = n, .accumulate = true});
   ///
-  /// This is what merge() computes, without a second result. A row whose lse is -inf has no keys yet, and its out is
-  /// not read. Sinks are included only by a call without accumulate; that call may have no keys. With sigmoids, the
-  /// call adds to out, and there is no lse. Each call rounds a 16-bit output; a float output is not rounded.
+  /// The result is that of merge(), but no second result is stored. A row whose lse is -inf has no keys yet, and its
+  /// out is not read. Sinks are included only by a call without accumulate; that call may have no keys. With sigmoids,
+  /// the call adds to out, and there is no lse. Each call rounds a 16-bit output; a float output is not rounded.
   ///
   /// attention_backward_into() adds to the contents of its gradients, except the gradients of sinks, which only a call
   /// without accumulate computes. Pass the out and lse of all keys with each part. All functions that return their
@@ -133,8 +133,8 @@ struct Options {
   /// any other heads, in a tensor or in a cache with any pages and capacity, and with any executor. This holds for
   /// attention() and attention_into(), over tensors and caches, additive_attention(), recurrent forms and their states,
   /// linear_into() and MultiHeadAttention, but not for gradients, attention_jvp(), attention weights and the naive
-  /// path. Of mpi::Ring, attention_by_heads() has this property; the calls that merge the results of ranks, whose
-  /// order depends on the layout, throw std::invalid_argument.
+  /// path. In mpi::Ring, attention_by_heads() has this property; calls that merge results of ranks, in an order that
+  /// depends on the layout, throw std::invalid_argument.
   ///
   /// All queries are then computed in tiles, as in prompts. Keys are not split over threads, masks do not group tokens,
   /// and nothing is rounded to bfloat16 or multiplied in integers, whatever `compute` is. Prompts in float take no
@@ -145,8 +145,8 @@ struct Options {
   ///
   /// With accumulate, bits do not depend on how keys are divided into calls, provided that parts come in order, each
   /// begins at a kv_offset that is a multiple of 4096, `out` is not rounded to 16 bits, and `lse` is an attn::Tensor.
-  /// For this, the results of every 4096 keys are computed separately and merged in order. Each merge rounds: with a
-  /// million keys, errors are up to 10 epsilons larger than without the option.
+  /// To this end, the results of each block of 4096 keys are computed separately and merged in order. Each merge
+  /// rounds: with a million keys, errors are up to 10 epsilons larger than without the option.
   ///
   /// A kv_offset must be a multiple of 16. The bits of a row still depend on other things in three cases. A cache
   /// rotates keys by their distance to kv_offset, so the bits depend on kv_offset. 16-bit layers with a rope round

@@ -26,9 +26,9 @@ struct PagedKvCacheConfig {
   Index head_dim = 0;                       ///< features of a key; required
   Index v_dim = 0;                          ///< features of a value; 0: head_dim
   std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and queries of attention()
-  /// If positive, sequences have a window of this many tokens: an append first drops the whole pages that neither the
-  /// last token nor a later one sees under sliding_window(window - 1). Also pass that mask to calls, unless there are
-  /// sinks. An append never drops its own tokens, so feed long prompts in chunks. A sequence takes up to
+  /// If positive, sequences have a window of this many tokens: an append first drops the pages in which neither the
+  /// last token nor a later one sees a key under sliding_window(window - 1). Also pass that mask to calls, unless there
+  /// are sinks. An append never drops its own tokens, so feed long prompts in chunks. A sequence takes up to
   /// (sinks + window + page_size - 1 + chunk) / page_size pages, rounded up, and with a rope another sinks / page_size,
   /// rounded up.
   Index window = 0;

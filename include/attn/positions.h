@@ -10,9 +10,9 @@
 #include "attn/lists.h"
 #include "attn/mods/alibi.h"          // scores decrease with distance
 #include "attn/mods/relative_bias.h"  // a bias for each distance, and T5's buckets
-#include "attn/rope.h"                // features are rotated by one position
-#include "attn/rope_axes.h"           // features are rotated by several positions
-#include "attn/xpos.h"                // features are rotated and scaled
+#include "attn/rope.h"                // rotations, with one position per token
+#include "attn/rope_axes.h"           // rotations, with several positions per token
+#include "attn/xpos.h"                // rotations and scaling
 
 namespace attn {
 

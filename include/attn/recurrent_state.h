@@ -36,7 +36,7 @@ class RecurrentState {
   using Scalar = T;  ///< the type of the sums
 
   /// Creates zero states, which have seen no tokens.
-  /// @throws std::invalid_argument unless all sizes are positive.
+  /// @throws std::invalid_argument unless all sizes are positive (v_dim may be 0).
   explicit RecurrentState(const RecurrentStateConfig& config)
       : config_(checked(config)),
         sums_({config_.batch, config_.kv_heads, config_.features, detail::padded(config_.v_dim, kUnit)}),

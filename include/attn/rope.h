@@ -80,7 +80,8 @@ class Rope {
   /// The configuration, with the defaults filled in.
   const RopeConfig& config() const { return config_; }
 
-  /// Radians per position, one for each pair: rotary_dim / 2 of them, descending unless given to the constructor.
+  /// The frequencies of the pairs, in radians per position: rotary_dim / 2 values, which descend unless the constructor
+  /// was given numbers.
   std::span<const double> frequencies() const { return frequencies_; }
 
   /// The factor by which cos and sin are multiplied: 1, except for yarn and longrope.

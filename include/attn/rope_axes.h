@@ -12,7 +12,7 @@ namespace attn {
 /// The configuration of a RopeAxes: which position of a token rotates which pairs of features.
 struct RopeAxesConfig {
   Index head_dim = 0;                   ///< features of a head
-  Indices sections = {};                ///< pairs that each axis rotates; features beyond 2 * their sum are left alone
+  Indices sections = {};                ///< pairs that each axis rotates; features after these pairs are unchanged
   RopePairs pairs = RopePairs::halves;  ///< which features make a pair
   double base = 10000;                  ///< frequencies fall from 1 towards 1 / base
   /// Whether each axis has its own frequencies, base^(-i / section) for its pair i, as in vision transformers. If not,

@@ -74,7 +74,7 @@ inline auto spans_mask(SpansOfElements spans, bool one_for_all) {
 ///                      1 1 1 0
 ///                      1 1 1 1
 ///
-/// Masks intersect, so combining it with causal() would drop the later tokens of each span again. Combining it with
+/// Masks intersect, so combining this mask with causal() would make the spans causal again. Combining it with
 /// sliding_window(left, right) limits the reach in both directions.
 /// @param spans  absolute positions, ascending and without overlap; the same for all batch elements.
 /// @throws std::invalid_argument unless the spans are ascending, non-negative and disjoint.

@@ -77,7 +77,7 @@ struct PackedDocuments {
         [=](const Tile& t) {
           const Index row = t.q.begin - first, last = t.q.end - 1 - first;
           if (from[last] <= t.kv.begin && t.kv.end <= to[row]) return Coverage::all;
-          // Of the documents that end after the tile's first key, the first also begins first, so it alone decides.
+          // Only the first document that ends after the tile's first key needs a check: the others begin no earlier.
           const Index* const reaching = std::upper_bound(to + row, to + last + 1, t.kv.begin);
           return reaching <= to + last && from[reaching - to] < t.kv.end ? Coverage::some : Coverage::none;
         },
@@ -175,7 +175,7 @@ inline auto documents_at(const Indices& offsets) {
 /// kv_offset + kv_len. causal() compares positions in the whole sequences, not within documents; see the mods page for
 /// causal documents.
 ///
-/// Hints cost O(log queries in the tile). Memory: two Index per query.
+/// A hint costs O(log n) for a tile of n queries. Memory: two Index per query.
 /// @throws std::invalid_argument unless there are as many query offsets as key offsets, and both begin with 0 and do
 /// not decrease; and from the attention call unless the last offsets fit.
 inline auto documents_at(const Indices& query_offsets, const Indices& key_offsets) {

@@ -63,8 +63,8 @@ struct EdgesOfCall {
   }
 };
 
-/// Returns sizes that `values` (1, batch, heads, entries) are checked and indexed with, as if batch elements were heads,
-/// heads queries, and entries keys.
+/// Returns the sizes for checking and indexing `values` (1, batch, heads, entries). Batch elements take the place of
+/// heads, heads that of queries, and entries that of keys.
 inline Problem sizes_of_edges(const Problem& problem, const EdgeTable& edges) {
   return {.heads = problem.batch, .q_len = problem.heads, .kv_len = static_cast<Index>(edges.entries.size())};
 }

@@ -96,9 +96,10 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
 ///                                     0 0 0 0 0 1 1 1
 ///
 /// In two and three dimensions, a call over a whole grid processes compact pieces of 4 x 4 or 4 x 2 x 2 queries and
-/// gathers the keys that they see. Computed pairs are wasted only where the windows of these 16 queries differ: a third
-/// of them for a window of 13 x 13. Calls over part of a grid, combined masks such as any_of(), and gradients visit
-/// tiles of neighbouring tokens instead. The mod holds tables of about 100 bytes per token, which its copies share.
+/// gathers the keys that they see. Computed pairs are wasted only where the windows of these 16 queries differ (a third
+/// of the pairs for a window of 13 x 13). Calls over part of a grid, combined masks such as any_of(), and gradients
+/// visit tiles of neighbouring tokens instead. The mod holds tables of about 100 bytes per token, which its copies
+/// share.
 /// @throws std::invalid_argument unless the lists have the same length, 1 to 3 (the last two may be empty), and window
 /// * dilation fits into the shape in each dimension. Also thrown by the attention call, unless there is one key per
 /// token (or fewer, if the first dimension is causal) and all queries are on the grid.

@@ -76,8 +76,8 @@ class T5Buckets {
 
 namespace detail {
 
-/// Returns sizes that a table (1, 1, heads, buckets) is checked and indexed with, as if heads were queries and buckets
-/// keys.
+/// Returns the sizes for checking and indexing a table (1, 1, heads, buckets). Heads take the place of queries, and
+/// buckets that of keys.
 inline Problem sizes_of_buckets(const Problem& problem, Index buckets) {
   return {.q_len = problem.heads, .kv_len = buckets};
 }

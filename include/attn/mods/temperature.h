@@ -13,8 +13,8 @@ namespace attn {
 /// Divides each score by its head's temperature: x -> x / temperatures[head]. A temperature above 1 spreads the weights
 /// over more keys; one below 1 concentrates them on fewer (Hinton et al. 2015, eq. 1). There is one temperature per
 /// query head.
-/// @throws std::invalid_argument unless all temperatures are positive and finite, also as floats, and from the
-/// attention call unless there is one per head.
+/// @throws std::invalid_argument unless all temperatures are positive and neither underflow nor overflow as floats, and
+/// from the attention call unless there is one per head.
 inline auto temperature(Numbers given_temperatures) {
   detail::ShortList<double>& temperatures = given_temperatures.values;
   for (std::size_t h = 0; h < temperatures.size(); ++h) {

@@ -79,11 +79,11 @@ void choose_blocks(const TopKBlocks& config, const Range& positions, const T* sc
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Keeps, for each query or block of queries, the `config.count` blocks of keys whose means have the largest dot
-/// products with the query or with the mean of the block of queries, as a block_sparse() mask (MoBA: Lu et al. 2025,
-/// "MoBA: Mixture of block attention for long-context LLMs"; the choice of blocks in NSA: Yuan et al. 2025, "Native
-/// sparse attention"). With `config.causal`, the query's own block is always kept and counts towards `count`, and later
-/// blocks are excluded. Combine the mask with causal() to drop the later keys of that block.
+/// Returns a block_sparse() mask that keeps, for each block of queries, the `config.count` blocks of keys whose means
+/// have the largest dot products with the mean of these queries (MoBA: Lu et al. 2025, "MoBA: Mixture of block
+/// attention for long-context LLMs"; the choice of blocks in NSA: Yuan et al. 2025, "Native sparse attention"). With
+/// `config.causal`, the query's own block is always kept and counts towards `count`, and later blocks are excluded.
+/// Combine the mask with causal() to drop the later keys of that block.
 ///
 ///     auto out = attn::attention(q, k, v, attn::top_k_blocks(q, k, {.count = 8, .block_q = 48}) | attn::causal());
 ///
