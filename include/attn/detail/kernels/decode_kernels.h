@@ -152,14 +152,24 @@ struct DecodeKernels {
   static ATTN_INLINE V load_end(const std::byte* row, Index dim) {
     if (kLanes == 1 || dim >= kLanes) return Packing::template load<kStored>(row + (dim - kLanes) * kSize);
     Array<std::byte, kLanes* kSize> numbers = {};
-    std::memcpy(numbers + (kLanes - dim) * kSize, row, static_cast<std::size_t>(dim * kSize));
+    copy_few<kSize>(numbers + (kLanes - dim) * kSize, row, dim);
     return Packing::template load<kStored>(numbers);
   }
   static ATTN_INLINE V load_end(const T* row, Index dim) {
     if (kLanes == 1 || dim >= kLanes) return V::load(row + dim - kLanes);
     Array<T, kLanes> numbers = {};
-    std::copy_n(row, dim, numbers + kLanes - dim);
+    copy_few<sizeof(T)>(numbers + kLanes - dim, row, dim);
     return V::load(numbers);
+  }
+
+  /// Copies elements without calling a function, because around each call all sums in registers are saved.
+  template <std::size_t kElement>
+  static ATTN_INLINE void copy_few(void* to, const void* from, Index count) {
+    ATTN_NO_UNROLL for (Index i = 0; i < count; ++i) {
+      const std::size_t at = static_cast<std::size_t>(i) * kElement;
+      std::memcpy(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, kElement);
+      __asm__("" : "+r"(i));  // otherwise, compilers call memcpy()
+    }
   }
 
   /// Called once for each of R rows, which together read kBytes. If `fetches`, prefetches the lines that are due, at
@@ -231,7 +241,11 @@ struct DecodeKernels {
         Array<T, kSums> total;
         ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) V::sum_lanes(sum + s).store(total + s);
         ATTN_UNROLL for (int r = 0; r < R; ++r) {
-          if (r < count) std::copy_n(total + r * kKeys, few ? 1 : kKeys, scores + r * m.row);
+          if (r >= count) break;
+          if (few)
+            scores[r * m.row] = total[r * kKeys];
+          else
+            std::copy_n(total + r * kKeys, kKeys, scores + r * m.row);
         }
       }
     }
@@ -362,7 +376,7 @@ struct DecodeKernels {
     if (rest == 0) return x.store(to);
     Array<T, kLanes> numbers;
     x.store(numbers);
-    std::copy_n(numbers + kLanes - rest, rest, to);
+    copy_few<sizeof(T)>(to, numbers + kLanes - rest, rest);
   }
 };
 
