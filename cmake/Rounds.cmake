@@ -30,11 +30,18 @@ macro(attn_rounds)
   in_rounds(release 1 sweep_long_double_test jvp_sweep_double_test)
   in_rounds(release 2 sweep_half_test backward_sweep_long_double_test)
   in_rounds(release 3 backward_sweep_double_test contraction)
-  # Benchmarks are built in every round, and run in one.
-  in_rounds(release 0 bench_additive bench_attention_bench bench_compare bench_training)
+  # Benchmarks are built and run in one round.
+  in_rounds(release 0 bench_additive bench_attention_bench bench_compare bench_rivals bench_training)
   in_rounds(release 1 bench_backward bench_caches bench_decode bench_family bench_ring)
-  in_rounds(release 2 bench_halves bench_heatmap bench_linear_attention bench_ring_model)
+  in_rounds(release 2 bench_halves bench_heatmap bench_linear_attention bench_ring_model bench_threads)
   in_rounds(release 3 bench_compile_time bench_mods bench_phases bench_small)
+  # Each compiles programs of users of the package. package.install is in every round.
+  in_rounds(release 0 package.find_package)
+  in_rounds(release 1 package.exported)
+  in_rounds(release 2 package.mpi package.pkg_config package.recipes package.subdirectory)
+  in_rounds(release 3 package.deb package.single_header)
+  # With the checks of the site. Round 1 builds it, too, and checks its links.
+  in_rounds(release "0;2" site.build)
 
   # properties_test and tensor_views_test are in every round.
   in_rounds(asan 0 extremes_test half_test row_invariant_test sweep_bfloat16_test sweep_float_test tensor_test)
@@ -67,8 +74,8 @@ macro(attn_rounds)
             no_threads rope_test)
   in_rounds(sample "2;3" decode_kernels_test golden_test half_test kv_cache_test masks_test no_exceptions no_threads simd_test)
 
-  # The other MPI, in rounds whose emulated build is short.
-  in_rounds(mpich "1;3" mpi_delays mpi_killed mpi_no_init mpi_train_gpt_test ring_test)
+  # The other MPI, in a round whose emulated build is short.
+  in_rounds(mpich 3 mpi_delays mpi_killed mpi_no_init mpi_train_gpt_test ring_test)
 
   list(REMOVE_DUPLICATES builds)
 endmacro()
