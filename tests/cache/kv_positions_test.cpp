@@ -254,16 +254,24 @@ TEST(KvTree, AcceptKnowsTheLastAppendToItsSequence) {
   });
 
   MultiHeadAttention<float> mha({.embed_dim = 8, .heads = 1});
-  auto drafts = mha.make_cache();
   const Tensor<float, 3> x({1, 3, 8});
-  mha(x, drafts, tree({-1, 0, 0}));
   const auto throws = score_mod([](auto s, const Position&) {
     if constexpr (std::is_arithmetic_v<decltype(s)>) throw std::runtime_error("no");
     return s;
   });
-  EXPECT_THROW(mha(x, drafts, throws), std::runtime_error);
+  const auto fails_after_a_tree = [&](auto&& drafts) {
+    mha(x, drafts, tree({-1, 0, 0}));
+    EXPECT_THROW(mha(x, drafts, throws), std::runtime_error);
+  };
+  auto drafts = mha.make_cache();
+  fails_after_a_tree(drafts);
   drafts.accept(0, {0, 2});
   EXPECT_EQ(drafts.length(0), 2);
+  PagedKvCache<float> paged_drafts({.pages = 4, .page_size = 4, .kv_heads = 1, .head_dim = 8});
+  const Index c = paged_drafts.add();
+  fails_after_a_tree(paged_drafts.select({c}));
+  paged_drafts.accept(c, {0, 2});
+  EXPECT_EQ(paged_drafts.length(c), 2);
 }
 
 TEST(KvDrop, RefusesWrongRows) {
