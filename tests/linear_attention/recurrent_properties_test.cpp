@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "recurrent_paths.h"
@@ -127,6 +128,31 @@ TEST(RecurrentProperties, OverflowOfRandomFeaturesGivesNaN) {
     const Options options{.scale = 1, .isa = isa};
     EXPECT_TRUE(linear_attention(q, k, v, favor(4, 1), causal(), options).out.array().isNaN().all()) << to_string(isa);
   }
+}
+
+/// No map hides NaN: a key's reaches the rows that see the key, and a query's its own row.
+TEST(RecurrentProperties, NaNPassesThroughEveryMap) {
+  const RowMajor ones = RowMajor::Ones(5, 4);
+  RowMajor bad = ones;
+  bad.row(2).setConstant(std::numeric_limits<float>::quiet_NaN());
+  const auto check = [&](const char* name, const auto& map) {
+    for (const Isa isa : instruction_sets()) {
+      SCOPED_TRACE(::testing::Message() << name << ", " << to_string(isa));
+      const Options options{.isa = isa};
+      const auto nan = [&](const RowMajor& q, const RowMajor& k) {
+        return linear_attention(q, k, ones, map, causal(), options).out.array().isNaN().eval();
+      };
+      const auto of_key = nan(ones, bad), of_query = nan(bad, ones);
+      EXPECT_FALSE(of_key.topRows(2).any());
+      EXPECT_TRUE(of_key.bottomRows(3).all());
+      EXPECT_TRUE(of_query.row(2).all());
+      EXPECT_EQ(of_query.count(), 4);
+    }
+  };
+  check("elu1", elu1());
+  check("relu", relu());
+  check("favor", favor(8, 1));
+  check("identity", identity());
 }
 
 /// With identity(), features computed by the program give the outputs and gradients of the map that computed them.
