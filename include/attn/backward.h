@@ -108,7 +108,7 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
   using T = typename decltype(call)::T;
   using Bound = std::remove_cvref_t<decltype(call.mods)>;
   const detail::LearnedIfAny<T, Bound> learned(call.mods, call.problem);
-  const auto& kernels = detail::kKernels<T, !detail::hold_computed_numbers<Q, K, V>()>;
+  const auto& kernels = detail::kKernelChoice<T, !detail::hold_computed_numbers<Q, K, V>()>;
   if constexpr (detail::lists_keys<Bound>())
     if (call.mods.grouped().gathers_backward(call.problem))
       return static_cast<std::size_t>(

@@ -32,7 +32,7 @@ class KvView {
   template <class K, class V, class Tables>
   KvView(const K& key_pages, const V& value_pages, const Tables& given_tables, const Indices& lengths)
       : KvView(detail::as_rank4(attn::view(key_pages)), detail::as_rank4(attn::view(value_pages)), nullptr,
-               detail::kKernels<T, !detail::hold_computed_numbers<K, V>()>) {
+               detail::kKernelChoice<T, !detail::hold_computed_numbers<K, V>()>) {
     static_assert(std::is_integral_v<typename detail::Traits<Tables>::Scalar> && detail::Traits<Tables>::kRank == 2,
                   "attn::KvView: tables must hold integers and have rank 2, with one row per sequence");
     const auto tables = attn::view(given_tables);

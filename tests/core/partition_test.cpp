@@ -141,7 +141,7 @@ struct Call {
                 detail::DTypeView<const float>(k.view()),
                 detail::DTypeView<const float>(k.view()),
                 problem,
-                detail::kKernels<float>},
+                detail::kKernelChoice<float>},
         pass({tensors}, detail::choose_kernels<float>({.isa = isa}, detail::Bf16Products::none), tensors.kv_bytes()) {}
   const Problem problem;
   Tensor<float, 4> q, k;

@@ -30,7 +30,7 @@ struct PrefillCall {
                                      detail::DTypeView<const float>(k.view()),
                                      detail::DTypeView<const float>(v.view()),
                                      problem,
-                                     detail::kKernels<float>};
+                                     detail::kKernelChoice<float>};
   detail::PassContext<float> pass{
       {tensors}, detail::choose_kernels<float>({.isa = instruction_sets().front()}, detail::Bf16Products::none)};
 
@@ -201,9 +201,9 @@ TEST(DecodeTiles, FetchTheNextRowsInPages) {
     Tensor<float, 4> out({1, 4, 1, v_dim});
     const detail::Pages pages{table.data(), kPages, kPage};
     const detail::CallTensors<float> tensors{
-        out.view(), {}, q.view(), {k.view(), pages}, {v.view(), pages}, problem, detail::kKernels<float>};
+        out.view(), {}, q.view(), {k.view(), pages}, {v.view(), pages}, problem, detail::kKernelChoice<float>};
     const detail::DecodeTiles<float> far(tensors, true), near(tensors, false);
-    using Tile = detail::DecodeTiles<float>::Tile;
+    using Tile = detail::DecodeTiles<float>::KvTile;
     const Tile first{0, 1, {0, 64}}, second{0, 1, {64, 128}}, last{0, 1, {128, 192}};
     const auto lines = [](const auto& tiles, auto now, auto after, bool in_runs) {
       detail::Prefetcher f;

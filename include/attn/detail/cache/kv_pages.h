@@ -157,7 +157,7 @@ class KvPages {
     if constexpr (TokenRows<T>::kScaled) choose_dots = dot_kernels;
     const TokenRows<T> k = keys(), v = values();
     constexpr bool kOthers = TokenRows<T>::kDType != DType::native;
-    return {k.stored(), v.stored(), rope, kKernels<Computed, kOthers>, k.scales, v.scales, choose_dots};
+    return {k.stored(), v.stored(), rope, kKernelChoice<Computed, kOthers>, k.scales, v.scales, choose_dots};
   }
 
   void copy_page(const KvPages& other, Index from, Index to, Index tokens) {

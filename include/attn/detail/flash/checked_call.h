@@ -186,7 +186,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
             .k = k,
             .v = v,
             .problem = problem,
-            .kernels = kKernels<T, !kNative>,
+            .kernels = kKernelChoice<T, !kNative>,
             .lse_rests = to.lse_rests};
   }
 };

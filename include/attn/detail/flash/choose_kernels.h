@@ -134,7 +134,7 @@ struct KernelChoice {
 };
 /// Without kOthers, all tensors of the call must be stored as T.
 template <class T, bool kOthers = true>
-inline constexpr KernelChoice<T> kKernels = {choose_kernels<T, kOthers>, sigmoid_family<T, kOthers>};
+inline constexpr KernelChoice<T> kKernelChoice = {choose_kernels<T, kOthers>, sigmoid_family<T, kOthers>};
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -20,7 +20,7 @@ template <class T>
 class DirectDecode {
  public:
   DirectDecode(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits)
-      : pass_(pass), are_served_(serves(pass, tiles, splits)) {}
+      : pass_(pass), are_served_(serves_pass(pass, tiles, splits)) {}
 
   /// Whether the pass has queries for this loop. A query that visits masked keys does not qualify; see serves().
   bool are_served() const { return are_served_; }
@@ -86,7 +86,7 @@ class DirectDecode {
     return m;
   }
 
-  static bool serves(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits) {
+  static bool serves_pass(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits) {
     const Problem& problem = pass.problem();
     const bool have_own_keys = problem.q_len == 1 && problem.heads == problem.kv_heads,
                are_plain = !pass.resumes && !pass.tensors.score && !problem.sigmoid_bias &&
@@ -223,7 +223,7 @@ class DecodeLoop {
   }
 
  private:
-  using KvTile = typename DecodeTiles<T>::Tile;
+  using KvTile = typename DecodeTiles<T>::KvTile;
   using Row = typename DecodeState<T>::Row;
 
   /// Whether keys or values are copied, for the largest blocks.

@@ -17,7 +17,7 @@ class DecodeState {
   /// from memory only once for all 16. Results depend on the limit: it decides which queries form a block, and the
   /// first key of a block decides where its tiles begin. So the limit does not depend on the number of workers.
   static constexpr Index kMost = 16;
-  using Tile = typename DecodeTiles<T>::Tile;
+  using KvTile = typename DecodeTiles<T>::KvTile;
   using TileRows = typename DecodeTiles<T>::TileRows;
 
   struct Row {
@@ -78,7 +78,7 @@ class DecodeState {
   /// One step of the recurrence: updates max, sum and out with some keys and values, unless all are dropped. It also
   /// prefetches `next`. `by_selection`, for a single row: dropped pairs are skipped, not multiplied by 0. Several tiles
   /// are processed together if all rows keep all of their keys, otherwise one by one, because some keys may be dropped.
-  void add_keys(const Range& keys, const Tile& next, bool by_selection) {
+  void add_keys(const Range& keys, const KvTile& next, bool by_selection) {
     const auto cover = [&](const Range& of, Array<Coverage, kMost>& coverage) {
       Coverage least = Coverage::all, most = Coverage::none;
       for (Index r = 0; const Row& row : rows_) {
@@ -90,11 +90,11 @@ class DecodeState {
     Array<Coverage, kMost> coverage;
     const auto [least, most] = cover(keys, coverage);
     if (most == Coverage::none) return;
-    if (tiles_->first(keys) == keys || least == Coverage::all) return add_keys(coverage, keys, next, by_selection);
+    if (tiles_->first(keys) == keys || least == Coverage::all) return add_covered(coverage, keys, next, by_selection);
     for (Range tile = tiles_->first(keys), following; !tile.empty(); tile = following) {
       following = tiles_->next(tile, keys);
       if (cover(tile, coverage).second != Coverage::none)
-        add_keys(coverage, tile, following.empty() ? next : tiles_->of(any_query(), following), by_selection);
+        add_covered(coverage, tile, following.empty() ? next : tiles_->of(any_query(), following), by_selection);
     }
   }
 
@@ -152,9 +152,9 @@ class DecodeState {
   }
 
   /// `coverage`: the coverage of `keys`, one per row.
-  void add_keys(const Coverage* coverage, const Range& keys, const Tile& next, bool by_selection) {
+  void add_covered(const Coverage* coverage, const Range& keys, const KvTile& next, bool by_selection) {
     constexpr T kInfinity = PassContext<T>::kInfinity;
-    const Tile first = first_of(tiles_->of(any_query(), keys)), coming = first_of(next);
+    const KvTile first = first_of(tiles_->of(any_query(), keys)), coming = first_of(next);
     const Index count = keys.size(), tiles = ceil_div(keys.end - tiles_->first(keys).end, kKeyTile) + 1;
     if (added_ + tiles > kStretch) end_stretch();
     added_ += tiles;
@@ -168,7 +168,7 @@ class DecodeState {
     // that are multiplied soon after.
     Prefetcher fetching;
     if (tiles == 1) tiles_->fetch(fetching, coming);
-    for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
+    for_each_tile(keys, [&](const KvTile& tile, const KvTile& following) {
       const TileRows now = tiles_->keys_of(tile),
                      after = following.keys.empty() ? tiles_->values_of(first) : tiles_->keys_of(following);
       if (tiles > 1) tiles_->fetch(fetching, now, after, keys_in_runs);
@@ -196,7 +196,7 @@ class DecodeState {
       if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, keys);
     }
     // Values are accumulated tile by tile, so that small weights are not lost when they are added to a large sum.
-    for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
+    for_each_tile(keys, [&](const KvTile& tile, const KvTile& following) {
       const TileRows now = tiles_->values_of(tile),
                      after = following.keys.empty() ? tiles_->keys_of(coming) : tiles_->values_of(following);
       if (tiles > 1) tiles_->fetch(fetching, now, after, values_in_runs);
@@ -225,7 +225,7 @@ class DecodeState {
     }
     m_.scores -= keys.size(), m_.dropped -= keys.size();
   }
-  Tile first_of(Tile step) const {
+  KvTile first_of(KvTile step) const {
     step.keys = tiles_->first(step.keys);
     return step;
   }

@@ -76,24 +76,24 @@ class DecodeTiles {
   bool are_far() const { return far_; }
 
   /// Some keys of a head, and their values.
-  struct Tile {
+  struct KvTile {
     Index batch;
     Index kv_head;
     Range keys;
   };
-  Tile of(const QueryTile& queries, const Range& keys) const {
+  KvTile of(const QueryTile& queries, const Range& keys) const {
     return {queries.batch, problem_.kv_head(queries.head), keys};
   }
 
   /// The keys or the values of a tile. The tile must outlive them.
   struct TileRows {
     const KvRows<T>* of;
-    const Tile* tile;
+    const KvTile* tile;
   };
-  TileRows keys_of(const Tile& tile) const { return {&tensors_.k, &tile}; }
-  TileRows values_of(const Tile& tile) const { return {&tensors_.v, &tile}; }
-  TileRows keys_of(Tile&&) const = delete;
-  TileRows values_of(Tile&&) const = delete;
+  TileRows keys_of(const KvTile& tile) const { return {&tensors_.k, &tile}; }
+  TileRows values_of(const KvTile& tile) const { return {&tensors_.v, &tile}; }
+  TileRows keys_of(KvTile&&) const = delete;
+  TileRows values_of(KvTile&&) const = delete;
 
   /// first() returns the first tile of a range, and next() the tile after `tile`; they return steps of `keys` keys if
   /// `keys` is given. If keys are paged, all but the first begin at multiples of their length.
@@ -170,7 +170,7 @@ class DecodeTiles {
   /// Rows as kernels read them: in place, or copied to `packed`. While `now` is copied, the rows `after` are prefetched
   /// if they will also be copied.
   RowsToRead rows(const KernelFamily<T>& family, TileRows now, TileRows after, T* packed) const {
-    const Tile& tile = *now.tile;
+    const KvTile& tile = *now.tile;
     if (!copies(*now.of, tile.keys.size())) return now.of->rows(tile.batch, tile.kv_head, tile.keys.begin);
     return copied(family, now, rows_ahead(after), packed);
   }
@@ -188,7 +188,7 @@ class DecodeTiles {
   /// Multiplies the scores of some queries by the scales of the keys, or their weights by the scales of the values.
   static void multiply_by_scales(TileRows rows, Index queries, const TileMemory<T>& m, const DotKernels<T>* dots) {
     const KvRows<T>& t = *rows.of;
-    const Tile& tile = *rows.tile;
+    const KvTile& tile = *rows.tile;
     if (!t.is_scaled() || !has_rows(t)) return;
     const auto multiply = dots ? dots->multiply : multiply_each;
     for_each_run(rows, [&](const RowsToRead&, const Range& run) {
@@ -199,7 +199,7 @@ class DecodeTiles {
 
   /// Makes `fetching` prefetch the keys and values of a tile. Prefetches nothing if the tile is in several pieces, or
   /// if keys are not far: prefetching lines that are already cached took half as long as the score product itself.
-  void fetch(Prefetcher& fetching, const Tile& tile) const {
+  void fetch(Prefetcher& fetching, const KvTile& tile) const {
     if (far_)
       fetching.to_l2<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
                         tile.keys.size());
@@ -244,7 +244,7 @@ class DecodeTiles {
 
   RowsAhead<T> rows_ahead(TileRows rows) const {
     const KvRows<T>& t = *rows.of;
-    const Tile& tile = *rows.tile;
+    const KvTile& tile = *rows.tile;
     if (!far_ || !has_rows(t) || !t.splits_tiles_of(kKeyTile)) return {};
     if (!t.is_gathered()) return {t, tile.batch, tile.kv_head, within_pages(t, tile).keys};
     const Range keys = intersect(tile.keys, {0, problem_.kv_len});
@@ -254,7 +254,7 @@ class DecodeTiles {
 
   RowsToRead copied(const KernelFamily<T>& family, TileRows now, RowsAhead<T>&& ahead, T* packed) const {
     const KvRows<T>& t = *now.of;
-    const Tile& tile = *now.tile;
+    const KvTile& tile = *now.tile;
     const Index dim = t.dim(3);
     auto* const bytes = reinterpret_cast<std::byte*>(packed);
     if (!has_rows(t)) {
@@ -299,18 +299,18 @@ class DecodeTiles {
   /// Makes `fetching` prefetch the rows `begin` .. `end - 1` of a tile, if they exist.
   void add_runs(Prefetcher& fetching, TileRows rows, Index begin, Index end) const {
     const KvRows<T>& t = *rows.of;
-    Tile tile = within_pages(t, *rows.tile);
+    KvTile tile = within_pages(t, *rows.tile);
     tile.keys = intersect(tile.keys, {rows.tile->keys.begin + begin, rows.tile->keys.begin + end});
     for_each_run({&t, &tile},
                  [&](const RowsToRead& run, const Range& keys) { fetching.add<T>(run, t.dim(3), keys.size()); });
   }
-  Tile within_pages(const KvRows<T>& t, const Tile& tile) const {
+  KvTile within_pages(const KvRows<T>& t, const KvTile& tile) const {
     return {tile.batch, tile.kv_head, intersect(tile.keys, {0, std::min(problem_.kv_len, t.len_of_pages())})};
   }
   Prefetcher::Tile run_of(TileRows rows) const {
     return {ahead(*rows.of, *rows.tile), rows.tile->keys.size(), rows.of->dim(3)};
   }
-  RowsToRead ahead(const KvRows<T>& t, const Tile& tile) const {
+  RowsToRead ahead(const KvRows<T>& t, const KvTile& tile) const {
     if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys) || !has_rows(t))
       return {nullptr, DType::native, 0, 0};
     return t.rows(tile.batch, tile.kv_head, tile.keys.begin);

@@ -1,4 +1,4 @@
-// Attention tile by tile with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022, algorithm 1).
+// The flash path (Dao et al. 2022, algorithm 1): plans the tasks of calls, runs them, and merges splits of keys.
 #pragma once
 
 #include <algorithm>

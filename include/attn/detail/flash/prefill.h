@@ -25,7 +25,7 @@ class PrefillTiles {
   static constexpr Index kChunk = 4;
 
   /// A tile of keys and values.
-  struct Tile {
+  struct KvTile {
     Range keys;
     Index first;  ///< row in the memory of a chunk, where tiles are padded to a multiple of what kernels read
     bool loaded;  ///< whether `key` and `value` are set
@@ -65,7 +65,7 @@ class PrefillTiles {
   /// Calls visit(tiles) for each chunk of a range. The tiles are not loaded yet.
   template <class Visit>
   void for_each_chunk(const KernelFamily<T>& family, const Range& all, const Visit& visit) const {
-    Array<Tile, kChunk> room;
+    Array<KvTile, kChunk> room;
     Index count = 0, rows = 0;
     const auto visit_chunk = [&] {
       visit(std::span(room, static_cast<std::size_t>(count)));
@@ -86,8 +86,8 @@ class PrefillTiles {
 
   /// The part `keys` of a tile. Keys that only another tile of queries visits must not affect this tile of queries,
   /// even if these keys are NaN.
-  static Tile part_of(const Tile& tile, const Range& keys) {
-    Tile part = tile;
+  static KvTile part_of(const KvTile& tile, const Range& keys) {
+    KvTile part = tile;
     part.keys = keys;
     if (keys == tile.keys) return part;
     part.key.data += (keys.begin - tile.keys.begin) * part.key.stride;
@@ -96,7 +96,7 @@ class PrefillTiles {
   }
 
   /// Loads a tile for the kernels of `family`: in place, or packed into `m`, the memory of `queries`.
-  void load(const KernelFamily<T>& family, const QueryTile& queries, const TileMemory<T>& m, Tile& tile) const {
+  void load(const KernelFamily<T>& family, const QueryTile& queries, const TileMemory<T>& m, KvTile& tile) const {
     const Format& format = family.format;
     const Index batch = queries.batch, kv_head = problem_.kv_head(queries.head), count = tile.keys.size();
     tile.key = kv_rows_of(family, tensors_.k, batch, kv_head, tile.keys, format.keys,
@@ -145,7 +145,7 @@ class PrefillTiles {
 template <class T>
 class PrefillState {
  public:
-  using KvTile = typename PrefillTiles<T>::Tile;
+  using KvTile = typename PrefillTiles<T>::KvTile;
 
   /// The state before the first key.
   PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const TileMemory<T>& m,
@@ -431,7 +431,7 @@ class PrefillLoop {
   }
 
  private:
-  using KvTile = typename PrefillTiles<T>::Tile;
+  using KvTile = typename PrefillTiles<T>::KvTile;
 
   TileLayout<T> layout(const KernelFamily<T>& family, Index tiles) const {
     return key_tiles_.layout(family, tiles_.most_queries(), tiles);

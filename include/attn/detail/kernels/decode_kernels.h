@@ -125,9 +125,7 @@ struct DecodeKernels {
   static constexpr int kRowVectors = kRegisters >= 32 ? 4 : 2;
   /// Bytes of an element. It is a constant, because values of 64 floats took 1.5 times as long with AVX2 when the size
   /// was looked up for each loaded vector.
-  static constexpr Index kSize = kStored == DType::native ? static_cast<Index>(sizeof(T))
-                                 : kStored == DType::i8   ? 1
-                                                          : 2;
+  static constexpr Index kSize = size_of_element<T>(kStored);
 
   /// Whether the rows belong to a column-major matrix. DecodeTiles passes no other rows with gaps between elements.
   static ATTN_INLINE bool is_column_major(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }

@@ -244,8 +244,10 @@ struct PackingKernels {
       return HalfVec<Bytes>::widen_f16(from);
     else if constexpr (kDType == DType::bf16)
       return HalfVec<Bytes>::widen_bf16(from);
-    else
+    else {
+      static_assert(kDType == DType::i8);
       return HalfVec<Bytes>::widen_i8(from);
+    }
   }
   static ATTN_INLINE V load(DType dtype, const std::byte* from) {
     if constexpr (!kOthers)

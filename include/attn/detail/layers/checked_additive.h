@@ -130,7 +130,7 @@ class ProjectedCall {
   const Options& options() const { return loops_; }
   /// Returns the tensors as the loops see them.
   CallTensors<T> tensors(const ResultViews<T>& to, const DTypeView<const T>& value) const {
-    CallTensors<T> t{to.out, to.lse, DTypeView<const T>(query_), key_, value, problem_, kKernels<T>};
+    CallTensors<T> t{to.out, to.lse, DTypeView<const T>(query_), key_, value, problem_, kKernelChoice<T>};
     t.score = &score_;
     t.lse_rests = to.lse_rests;
     return t;

@@ -54,7 +54,7 @@ class ByHeads {
                                  as_const(heads_of_tensor(k_.view(), heads.kv)),
                                  as_const(heads_of_tensor(v_.view(), heads.kv)),
                                  heads.problem,
-                                 kKernels<T>,
+                                 kKernelChoice<T>,
                                  rests_of_rows(lse_, lse_rests_)};
     flash(tensors, heads.mods, options_);
   }

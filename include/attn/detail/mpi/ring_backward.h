@@ -182,7 +182,7 @@ class RingBackward {
     };
     const Mods mods(*call_.mods, call_.whole, place);
     const BackwardMods<T, Mods> seen(mods, problem);
-    backward<T>({{{}, {}, of_queries(call_.q), k, v, problem, kKernels<T>},
+    backward<T>({{{}, {}, of_queries(call_.q), k, v, problem, kKernelChoice<T>},
                  of_queries(arrays_.out),
                  of_queries(arrays_.grad_out),
                  of_lse(arrays_.lse),

@@ -85,7 +85,7 @@ void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_
                                  k,
                                  v,
                                  problem,
-                                 kKernels<T>,
+                                 kKernelChoice<T>,
                                  lse_rests};
     flash(tensors, mods, part_options(options, problem, resumes, poll));
   }
