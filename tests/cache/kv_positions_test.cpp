@@ -122,8 +122,9 @@ TEST(KvPositions, ThatDoNotFitAreRefused) {
   refused("one", {"4 positions", "3 tokens"}, [&] {
     cache.append(0, packed.k(), packed.v(), {.positions = {1, 2, 3, 4}});
   });
-  refused("far", {"positions[1]", std::to_string(detail::kLargestIndex + 1)}, [&] {
-    cache.append(0, packed.k(), packed.v(), {.positions = {1, detail::kLargestIndex + 1, 3}});
+  constexpr Index kLargest = Index(1) << (sizeof(Index) > 4 ? 60 : 28);
+  refused("far", {"positions[1]", std::to_string(kLargest + 1)}, [&] {
+    cache.append(0, packed.k(), packed.v(), {.positions = {1, kLargest + 1, 3}});
   });
   auto pages = pages_with({});
   const Index a = pages.add();

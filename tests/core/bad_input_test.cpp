@@ -41,7 +41,7 @@ TEST(BadInput, Outputs) {
        {Shape<4>{1, 6, 11, 19}, Shape<4>{2, 3, 11, 19}, Shape<4>{2, 6, 17, 19}, Shape<4>{2, 6, 11, 13}}) {
     auto out = tensor(shape);
     std::fill_n(out.data(), out.size(), kUntouched);
-    const Said numbers{detail::joined({shape}), "(2, 6, 11, 19)"};
+    const Said numbers{shown(shape), "(2, 6, 11, 19)"};
     expect_refused("out", numbers, [&] { attention_into(out, q, k, v); });
     expect_refused("out", numbers, [&] { naive_attention_into(out, q, k, v); });
     for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
@@ -50,7 +50,7 @@ TEST(BadInput, Outputs) {
   std::fill_n(out.data(), out.size(), kUntouched);
   for (const Shape<3>& shape : {Shape<3>{1, 6, 11}, Shape<3>{2, 3, 11}, Shape<3>{2, 6, 17}}) {
     Tensor<float, 3> lse(shape);
-    expect_refused("lse", {detail::joined({shape}), "(2, 6, 11)"}, [&] { attention_into(out, lse, q, k, v); });
+    expect_refused("lse", {shown(shape), "(2, 6, 11)"}, [&] { attention_into(out, lse, q, k, v); });
   }
   for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
 }

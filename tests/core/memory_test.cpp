@@ -76,7 +76,7 @@ void expect_linear(const char* what, const M& mods) {
     const std::ptrdiff_t scores = 4096l * 4096l * static_cast<std::ptrdiff_t>(sizeof(float));
     EXPECT_LE(whole, 2 * half + 4096) << what << ", " << name;
     EXPECT_LT(whole, scores / 50) << what << ", " << name;
-    ::testing::Test::RecordProperty(detail::joined({what, " ", name}), std::to_string(whole));
+    ::testing::Test::RecordProperty((::testing::Message() << what << " " << name).GetString(), std::to_string(whole));
   }
 }
 

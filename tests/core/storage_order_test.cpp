@@ -35,7 +35,8 @@ class StorageOrder : public ::testing::Test {
   /// Tiles of queries use the same values in the same order. Single queries sum their products in another order.
   template <class M>
   void expect_same(Index q_len, Index kv_len, Index dim, Index v_dim, const M& mods) {
-    SCOPED_TRACE(detail::joined({"q_len ", q_len, ", kv_len ", kv_len, ", head_dim ", dim, ", v_dim ", v_dim}));
+    SCOPED_TRACE(::testing::Message() << "q_len " << q_len << ", kv_len " << kv_len << ", head_dim " << dim
+                                      << ", v_dim " << v_dim);
     const RowMajor q = RowMajor::Random(q_len, dim), k = RowMajor::Random(kv_len, dim),
                    v = RowMajor::Random(kv_len, v_dim);
     const Columns q_columns(q), k_columns(k), v_columns(v);

@@ -22,7 +22,7 @@ TEST(BadMods, TensorsThatDoNotBroadcast) {
     constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
     const Tensor<bool, Rank> mask(shape);
     const Tensor<float, Rank> added(shape);
-    const Said numbers{detail::joined({shape}), want};
+    const Said numbers{shown(shape), want};
     expect_all_refuse("keep", numbers, kQ, kK, kV, keep(mask));
     expect_all_refuse("drop", numbers, kQ, kK, kV, drop(mask));
     expect_all_refuse("bias", numbers, kQ, kK, kV, bias(added));
@@ -42,7 +42,7 @@ TEST(BadMods, KeyTensors) {
   const auto refuse = [&](const auto& shape) {
     constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
     const Tensor<bool, Rank> mask(shape);
-    const std::string given = detail::joined({shape});
+    const std::string given = shown(shape);
     expect_all_refuse("padding", {"padding", given, "(2, 17)"}, kQ, kK, kV, padding(mask));
     expect_all_refuse("keep_keys", {"keep_keys", given, "(2, 17)"}, kQ, kK, kV, keep_keys(mask));
   };
@@ -222,7 +222,7 @@ TEST(BadMods, SelectedKeys) {
     constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
     Shape<4> all{1, 1, 1, 1};
     std::copy(shape.begin(), shape.end(), all.end() - Rank);
-    expect_all_refuse("select", {"select", detail::joined({all}), "(2, 6 or 3, 11, n)"}, kQ, kK, kV,
+    expect_all_refuse("select", {"select", shown(all), "(2, 6 or 3, 11, n)"}, kQ, kK, kV,
                       select(Tensor<int, Rank>(shape)));
   };
   refuse(Shape<2>{10, 4});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -16,6 +17,14 @@ namespace attn::test {
 using Said = std::vector<std::string>;
 
 constexpr float kUntouched = -77;
+
+/// A shape as messages show it: (2, 3, 4).
+template <std::size_t kRank>
+std::string shown(const std::array<Index, kRank>& shape) {
+  std::string text;
+  for (const Index size : shape) text += (text.empty() ? "(" : ", ") + std::to_string(size);
+  return text + ")";
+}
 
 /// Expects that `call` throws std::invalid_argument, with all of `said` in its message. Without exceptions, a refusal
 /// would end the program, so the call is not made.
