@@ -38,8 +38,9 @@ TEST(PositionsPage, Alibi) {
   problem.heads = 2;
   problem.q_len = problem.kv_len = 8;
   const std::vector<double> slopes{0.5, 0.125};
-  const auto mods = alibi(slopes) | causal();
-  const auto bound = attn::detail::bind(mods, problem);
+  const auto mod = alibi(slopes);
+  const auto biased = mod.make(problem);
+  const auto mask = causal();
   std::ostringstream picture;
   picture << "alibi({0.5, 0.125}) | causal()\n";
   for (Index q = 0; q < 8; ++q)
@@ -48,8 +49,8 @@ TEST(PositionsPage, Alibi) {
       for (Index kv = 0; kv < 8; ++kv) {
         const Position p{0, head, q, kv};
         picture << (kv == 0 ? "" : " ") << std::setw(2);
-        if (bound.keep(p))
-          picture << -8 * bound.score(0.0, p) + 0.0;
+        if (mask.keep(p))
+          picture << -8 * biased.score(0.0, p) + 0.0;
         else
           picture << '.';
       }

@@ -1,5 +1,6 @@
 // Masks that gather keys: all paths at sizes that gather, no leaks from keys outside the lists, and work in proportion
 // to the kept pairs.
+#include "support/bound.h"
 #include "support/executors.h"
 #include "support/grouped_rows.h"
 #include "support/mod_table.h"
@@ -86,9 +87,9 @@ template <class M>
 std::vector<bool> kept_by(const M& mods, Index q_len, Index kv_len, Index row) {
   Problem p;
   p.q_len = q_len, p.kv_len = kv_len, p.q_offset = kv_len - q_len;
-  const auto bound = attn::detail::bind(mods, p);
+  const auto mask = bound(mods, p);
   std::vector<bool> kept;
-  for (Index j = 0; j < kv_len; ++j) kept.push_back(bound.keep({0, 0, p.q_offset + row, j}));
+  for (Index j = 0; j < kv_len; ++j) kept.push_back(mask.keep(Position{0, 0, p.q_offset + row, j}));
   return kept;
 }
 

@@ -108,9 +108,9 @@ TEST(PackedDocuments, SkipKeysThatNoQuerySees) {
   problem.kv_len = 1010;
   problem.q_offset = 1002;
   const auto mod = documents_at(queries, keys);
-  const auto bound = attn::detail::bind(mod, problem);
+  const auto mask = mod.make(problem);
   const auto coverage = [&](Range rows, Range kv) {
-    return bound.coverage({0, 0, {1002 + rows.begin, 1002 + rows.end}, kv});
+    return mask.coverage({0, 0, {1002 + rows.begin, 1002 + rows.end}, kv});
   };
   EXPECT_EQ(coverage({0, 8}, {10, 1000}), Coverage::none);
   EXPECT_EQ(coverage({0, 8}, {9, 1000}), Coverage::some);
@@ -118,8 +118,8 @@ TEST(PackedDocuments, SkipKeysThatNoQuerySees) {
   EXPECT_EQ(coverage({0, 4}, {0, 10}), Coverage::all);
   EXPECT_EQ(coverage({0, 5}, {0, 10}), Coverage::some);
   EXPECT_EQ(coverage({4, 8}, {0, 1000}), Coverage::none);
-  EXPECT_EQ(bound.kv_range({0, 0, {1002, 1006}, {0, 1010}}), (Range{0, 10}));
-  EXPECT_EQ(bound.kv_range({0, 0, {1006, 1010}, {0, 1010}}), (Range{1000, 1010}));
+  EXPECT_EQ(mask.kv_range({0, 0, {1002, 1006}, {0, 1010}}), (Range{0, 10}));
+  EXPECT_EQ(mask.kv_range({0, 0, {1006, 1010}, {0, 1010}}), (Range{1000, 1010}));
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class TensorMasks : public ::testing::Test {
   /// Compares results bit for bit: a mask decides only which pairs are dropped.
   template <class M, class Expected>
   void expect_same(const char* what, const M& mods, const Expected& expected, Index q_len, Index kv_len) {
-    SCOPED_TRACE(detail::joined({what, ", ", q_len, " x ", kv_len}));
+    SCOPED_TRACE(::testing::Message() << what << ", " << q_len << " x " << kv_len);
     Random random(3);
     Arguments<T> a(Inputs({1, kHeads, 1, q_len, kv_len, 12, 9}, random));
     for (const Isa isa : instruction_sets()) {
@@ -110,8 +110,8 @@ TYPED_TEST(TensorMasks, CoverageOfTilesIsExact) {
   Problem problem;
   problem.q_len = 60;
   problem.kv_len = 90;
-  const auto bound = detail::bind(keep(pairs.rows), problem), columns = detail::bind(keep(pairs.columns()), problem),
-             thirds = detail::bind(keep(pairs.every_third()), problem);
+  const auto rows = keep(pairs.rows).make(problem), columns = keep(pairs.columns()).make(problem),
+             thirds = keep(pairs.every_third()).make(problem);
   for (Index first = 0; first < 60; first += 5)
     for (const Index keys : {1, 8, 20})
       for (Index j = 0; j + keys <= 90; j += 7) {
@@ -120,7 +120,7 @@ TYPED_TEST(TensorMasks, CoverageOfTilesIsExact) {
           for (Index kv = j; kv < j + keys; ++kv) count += pairs.rows(0, 0, i, kv);
         const Coverage want = count == 0 ? Coverage::none : count == 5 * keys ? Coverage::all : Coverage::some;
         const Tile tile{0, 0, {first, first + 5}, {j, j + keys}};
-        EXPECT_EQ(bound.coverage(tile), want);
+        EXPECT_EQ(rows.coverage(tile), want);
         EXPECT_EQ(columns.coverage(tile), want);
         EXPECT_EQ(thirds.coverage(tile), want);
       }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "attn/detail/mods/bound_mods.h"
+#include "bound.h"
 
 namespace attn::test {
 
@@ -14,10 +14,10 @@ std::string drawing(const M& mod, Index q_len, Index kv_len, const char* kept, c
   problem.q_len = q_len;
   problem.kv_len = kv_len;
   problem.q_offset = kv_len - q_len;
-  const auto bound = attn::detail::bind(mod, problem);
+  const auto mask = bound(mod, problem);
   std::string s;
   for (Index i = 0; i < q_len; ++i, s += end)
-    for (Index j = 0; j < kv_len; ++j) s += bound.keep({0, 0, problem.q_offset + i, j}) ? kept : dropped;
+    for (Index j = 0; j < kv_len; ++j) s += mask.keep(Position{0, 0, problem.q_offset + i, j}) ? kept : dropped;
   return s;
 }
 
