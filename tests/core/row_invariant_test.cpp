@@ -264,7 +264,7 @@ TEST(RowInvariant, MoreKeysThanAStretch) {
 /// bits.
 template <class T, class Mods>
 void expect_same_in_parts(const Prompt<T>& p, const Mods& mods, const Options& whole_options, Random& random) {
-  using Number = detail::computed_t<T>;
+  using Number = Wide<T>;
   Tensor<Number, 4> whole({1, p.heads, p.len, p.v_dim});
   Tensor<Number, 3> whole_lse({1, p.heads, p.len});
   attention_into(whole, whole_lse, p.q, p.k, p.v, mods, whole_options);

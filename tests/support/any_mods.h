@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "attn/attn.h"
+#include "compare.h"
 
 namespace attn::test {
 
@@ -11,7 +12,7 @@ template <class T>
 class AnyMods {
   using In = attn::TensorView<const T, 4>;
   using Out = attn::TensorView<T, 4>;
-  using Lse = attn::TensorView<attn::detail::computed_t<T>, 3>;
+  using Lse = attn::TensorView<Wide<T>, 3>;
   using NaiveResult = decltype(attn::naive_attention(In(), In(), In()));
 
  public:

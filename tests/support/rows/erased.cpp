@@ -16,15 +16,16 @@ auto no_sinks(const Setting& s) {
 /// Whether a mod changes scores.
 template <class M>
 constexpr bool changes_scores() {
-  if constexpr (attn::detail::is_late<M>)
+  if constexpr (requires(const M& m) { m.make(Problem()); })
     return changes_scores<std::remove_cvref_t<decltype(std::declval<const M&>().make(Problem()))>>();
   else
-    return attn::detail::is_score<M>;
+    return requires(const M& m) { m.score(1.0f, Position()); };
 }
 
 template <class M>
 void add(const Row<M>& row, const Setting& s, ErasedRows& to) {
-  if constexpr (attn::detail::is_grouped<M>) to.grouped.push_back({row.name, erased_grouped(row.mod), row.meaning});
+  if constexpr (requires { erased_grouped(row.mod); })
+    to.grouped.push_back({row.name, erased_grouped(row.mod), row.meaning});
   if constexpr (std::is_same_v<Rows<M>, decltype(to.scores)>)
     to.scores.push_back(row);
   else if constexpr (std::is_same_v<Rows<M>, decltype(to.masks)>)
