@@ -99,8 +99,10 @@ int main(int argc, char** argv) {
   }
 
   if (lacks_named_isa()) {
-    std::printf("skipped: ATTN_ISA=%s is not available here; available: %s\n", std::getenv("ATTN_ISA"),
-                attn::detail::available_isas().c_str());
+    std::printf("skipped: ATTN_ISA=%s is not available here; available:", std::getenv("ATTN_ISA"));
+    for (const attn::Isa isa : attn::kIsas)
+      if (attn::available(isa)) std::printf(" %s", attn::to_string(isa).data());
+    std::printf("\n");
     return 77;
   }
   try {

@@ -46,7 +46,7 @@ TEST(Explain, MoreQueriesAreSingleWithWideVectors) {
     return e.few_queries;
   };
   for (Isa isa : instruction_sets()) {
-    EXPECT_EQ(few(256, 64, isa), detail::vectors_of(isa) == detail::VectorSet::avx512 ? 8 : 4);
+    EXPECT_EQ(few(256, 64, isa), isa >= Isa::avx512 ? 8 : 4);
     EXPECT_EQ(few(255, 64, isa), 4);
     EXPECT_EQ(few(256, 63, isa), 4);
   }
@@ -71,7 +71,7 @@ TEST(Explain, SingleQueriesFetchAheadOnlyBeyondTheCache) {
 /// Pages with fewer keys than a tile.
 TEST(Explain, QueriesThatShareKeysReadSmallPagesInPlace) {
   const auto of = [](Index page_size, Index kv_len, Index heads = 2) {
-    PagedKvCache<float> cache({.pages = detail::ceil_div(kv_len, page_size), .page_size = page_size, .head_dim = 64});
+    PagedKvCache<float> cache({.pages = (kv_len + page_size - 1) / page_size, .page_size = page_size, .head_dim = 64});
     const Index sequence = cache.add();
     cache.append(sequence, Tensor<float, 4>({1, 1, kv_len, 64}), Tensor<float, 4>({1, 1, kv_len, 64}));
     return explain(Tensor<float, 4>({1, heads, 1, 64}), cache.view({sequence}), full(), {.isa = Isa::generic});
@@ -142,7 +142,7 @@ TEST(Explain, ReportsWhetherVectorsMultiplyBf16) {
   const Matrix<float> float_q = Matrix<float>::Random(40, 8), float_k = Matrix<float>::Random(50, 8);
   const Halves q = float_q.cast<Eigen::bfloat16>(), k = float_k.cast<Eigen::bfloat16>();
   EXPECT_FALSE(explain(q, k, k, full(), {.isa = instruction_sets().back()}).in_bf16);
-  if (!available(Isa::avx512_bf16) || !detail::cpu_has_bf16()) GTEST_SKIP() << "this processor has no AVX512-BF16";
+  if (!available(Isa::avx512_bf16) || emulates_matrix_unit()) GTEST_SKIP() << "this processor has no AVX512-BF16";
   Options options{.isa = Isa::avx512_bf16};
   const Explanation e = explain(q, k, k, full(), options);
   EXPECT_TRUE(e.in_bf16);

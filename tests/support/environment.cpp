@@ -2,13 +2,14 @@
 #include <gtest/gtest.h>
 
 #include "attn/isa.h"
+#include "emulation.h"
 
 namespace attn::test {
 namespace {
 
 class SoftwareTilesCanRun : public ::testing::Environment {
   void SetUp() override {
-    if (attn::detail::software_tiles() && !attn::available(attn::Isa::amx)) {
+    if (emulates_matrix_unit() && !attn::available(attn::Isa::amx)) {
       // Contains the words by which ctest detects skipped tests: GoogleTest itself reports a single skipped test as
       // passed.
       GTEST_SKIP() << "[  SKIPPED ] ATTN_SOFTWARE_TILES: the matrix unit's kernels also need AVX-512";

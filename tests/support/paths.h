@@ -4,6 +4,7 @@
 #include "any_mods.h"
 #include "attn/attn.h"
 #include "compare.h"
+#include "emulation.h"
 #include "strided.h"
 
 namespace attn::test {
@@ -68,16 +69,15 @@ inline attn::Options options_of(const Numbers& numbers) {
 /// The available instruction sets that have separate kernels for tensors without 16-bit elements.
 inline std::vector<attn::Isa> instruction_sets() {
   std::vector<attn::Isa> sets;
-  for (attn::Isa isa : attn::kIsas)
-    if (attn::detail::parts_of(isa).dots == attn::detail::DotProducts::none && attn::available(isa))
-      sets.push_back(isa);
+  for (attn::Isa isa : {attn::Isa::generic, attn::Isa::avx2, attn::Isa::avx512})
+    if (attn::available(isa)) sets.push_back(isa);
   return sets;
 }
 
 /// `sets` and the available ones with integer dot products, which only affect 8-bit caches. The latter are omitted
 /// while the matrix unit is emulated, because the emulation makes them available whatever the processor supports.
 inline std::vector<attn::Isa> integer_instruction_sets(std::vector<attn::Isa> sets = instruction_sets()) {
-  if (attn::detail::software_tiles()) return sets;
+  if (emulates_matrix_unit()) return sets;
   for (attn::Isa isa : {attn::Isa::avx2_vnni, attn::Isa::avx512_vnni})
     if (attn::available(isa)) sets.push_back(isa);
   return sets;
@@ -86,7 +86,7 @@ inline std::vector<attn::Isa> integer_instruction_sets(std::vector<attn::Isa> se
 /// The available instruction sets with separate kernels for bf16, including products by vectors and on the matrix unit.
 /// While the matrix unit is emulated, only that one: the other sets are tested in a separate run.
 inline std::vector<attn::Isa> all_instruction_sets() {
-  if (attn::detail::software_tiles()) return {attn::Isa::amx};
+  if (emulates_matrix_unit()) return {attn::Isa::amx};
   std::vector<attn::Isa> sets = instruction_sets();
   for (attn::Isa isa : {attn::Isa::avx512_bf16, attn::Isa::amx})
     if (attn::available(isa)) sets.push_back(isa);

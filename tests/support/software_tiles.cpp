@@ -8,14 +8,12 @@
 #include <iterator>
 
 #include "attn/detail/kernels/bf16/amx_backward_kernels.h"
+#include "emulation.h"
 
 namespace attn::detail {
 
 bool software_tiles() {
-  static const bool asked = [] {
-    const char* const value = std::getenv("ATTN_SOFTWARE_TILES");
-    return ATTN_AMX && value != nullptr && *value != '\0';
-  }();
+  static const bool asked = ATTN_AMX && test::emulates_matrix_unit();
   return asked;
 }
 
