@@ -1,5 +1,6 @@
 // All recurrent forms against oracles over all pairs, on both paths, for sizes just below and above every chunk
 // boundary, all layouts, scalars and instruction sets.
+#include "favor_vectors.h"
 #include "recurrent_paths.h"
 
 #include <cmath>
@@ -151,7 +152,7 @@ TYPED_TEST(RecurrenceSweep, RandomFeatures) {
     const Recurrent in(random, 1, 2, 1, n, n, 12, 16);
     const Index m = 20;
     const LongReal scale = 0.25L;
-    const auto w = detail::favor_vectors(m, 12, 5);
+    const auto w = favor_vectors<LongReal>(m, 12, 5);
     const Features positive = [&](const std::vector<LongReal>& x) {
       std::vector<LongReal> f;
       for (Index i = 0; i < m; ++i) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "favor_vectors.h"
 #include "recurrent_paths.h"
 #include "support/executors.h"
 #include "support/refused.h"
@@ -121,8 +122,7 @@ TEST(RecurrentProperties, NormalisersNearZeroAreSafe) {
 /// A random feature that overflows float becomes infinite instead of being clamped.
 TEST(RecurrentProperties, OverflowOfRandomFeaturesGivesNaN) {
   const Index dim = 256;
-  const RowMajor k = detail::favor_vectors(4, dim, 1).matrix().topRows(1).cast<float>(), q = 0.01f * k,
-                 v = RowMajor::Ones(1, 3);
+  const RowMajor k = favor_vectors<float>(4, dim, 1).matrix().topRows(1), q = 0.01f * k, v = RowMajor::Ones(1, 3);
   ASSERT_GT(k.squaredNorm() / 2, 100);  // the exponent of its first feature
   for (const Isa isa : instruction_sets()) {
     const Options options{.scale = 1, .isa = isa};
@@ -204,10 +204,11 @@ TEST(RecurrentProperties, FavorEstimatesTheSoftmax) {
       Eigen::VectorXd q(dim), k(dim);
       for (Index d = 0; d < dim; ++d) q(d) = random.uniform(-1, 1), k(d) = random.uniform(-1, 1);
       q *= norm / q.norm(), k *= norm / k.norm();
-      const auto w = detail::favor_vectors(features, dim, static_cast<std::uint64_t>(draw));
+      const Eigen::MatrixXd w =
+          favor_vectors<float>(features, dim, static_cast<std::uint64_t>(draw)).matrix().cast<double>();
       double sum = 0;
       for (Index f = 0; f < features; ++f)
-        sum += std::exp(w.matrix().row(f).dot(q + k) - (q.squaredNorm() + k.squaredNorm()) / 2);
+        sum += std::exp(w.row(f).dot(q + k) - (q.squaredNorm() + k.squaredNorm()) / 2);
       const double relative = sum / static_cast<double>(features) / std::exp(q.dot(k)) - 1;
       error += relative * relative;
       bound += (std::exp((q + k).squaredNorm()) - 1) / static_cast<double>(features);
@@ -226,10 +227,10 @@ TEST(RecurrentProperties, FavorEstimatesTheSoftmax) {
 }
 
 TEST(RecurrentProperties, FavorVectorsAreOrthogonal) {
-  const auto w = detail::favor_vectors(10, 4, 7);
+  const auto w = favor_vectors<float>(10, 4, 7);
   const auto m = w.matrix();
   for (Index i = 0; i < 10; ++i)
-    for (Index j = i / 4 * 4; j < i; ++j) EXPECT_NEAR(m.row(i).dot(m.row(j)), 0, 1e-12) << i << ", " << j;
+    for (Index j = i / 4 * 4; j < i; ++j) EXPECT_NEAR(m.row(i).dot(m.row(j)), 0, 1e-5) << i << ", " << j;
   EXPECT_GT(m.row(0).norm(), 0.1);
   EXPECT_NE(m.row(0).norm(), m.row(1).norm());
 }
