@@ -1,5 +1,8 @@
 // Decoding over the rows of all ranks, and the parts shared by all algorithms: scatter and gather, matrices, layouts.
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <vector>
 
 #include "ranks.h"
 #include "support/erased_rows.h"
@@ -147,29 +150,41 @@ TEST(Algorithms, ScatterAndGather) {
   });
 }
 
+/// The tokens of a rank, in the order of its rows.
+std::vector<Index> tokens_of(const mpi::Ring& ring, Index len) {
+  std::vector<Index> tokens;
+  for (Index i = 0; i < ring.rows(len); ++i) tokens.push_back(ring.token(len, i));
+  return tokens;
+}
+
 /// Each token is on one rank, and the tokens of a rank ascend.
 TEST(Algorithms, Layouts) {
-  for (const mpi::Layout layout : kRankLayouts)
-    for (const Index ranks : {1, 2, 3, 7})
+  for (const int count : kRanks) {
+    const FirstRanks ranks(count);
+    if (!ranks.takes_part()) continue;
+    for (const mpi::Layout layout : kRankLayouts)
       for (const Index len : {0, 1, 2, 3, 12, 13, 29}) {
+        const std::vector<Index> own = tokens_of(mpi::Ring(ranks.get(), layout), len);
+        EXPECT_TRUE(std::adjacent_find(own.begin(), own.end(), std::greater_equal<>()) == own.end());
         std::vector<int> holders(static_cast<std::size_t>(len));
-        Index most = 0, least = len;
-        for (Index rank = 0; rank < ranks; ++rank) {
-          const attn::detail::RankTokens tokens(layout, len, rank, ranks);
-          most = std::max(most, tokens.rows()), least = std::min(least, tokens.rows());
-          for (Index i = 0; i < tokens.rows(); ++i) {
-            ++holders.at(static_cast<std::size_t>(tokens.token(i)));
-            EXPECT_LT(i > 0 ? tokens.token(i - 1) : -1, tokens.token(i));
-          }
-        }
+        for (const Index token : own) ++holders.at(static_cast<std::size_t>(token));
+        int most = static_cast<int>(own.size()), least = most;
+        MPI_Allreduce(MPI_IN_PLACE, holders.data(), static_cast<int>(len), MPI_INT, MPI_SUM, ranks.get());
+        MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, ranks.get());
+        MPI_Allreduce(MPI_IN_PLACE, &least, 1, MPI_INT, MPI_MIN, ranks.get());
         EXPECT_EQ(std::count(holders.begin(), holders.end(), 1), len);
         EXPECT_LE(most - least, layout == mpi::Layout::zigzag ? 2 : 1) << name_of(layout) << ' ' << len;
       }
-  const attn::detail::RankTokens zigzag(mpi::Layout::zigzag, 16, 1, 4);  // by hand
-  EXPECT_EQ(zigzag.parts[0].first, 2);
-  EXPECT_EQ(zigzag.parts[1].first, 12);
-  EXPECT_EQ(attn::detail::RankTokens(mpi::Layout::striped, 10, 2, 4).token(1), 6);
-  EXPECT_EQ(attn::detail::RankTokens(mpi::Layout::contiguous, 10, 1, 4).token(0), 2);
+  }
+  const auto expect_tokens = [](mpi::Layout layout, Index len, int rank, const std::vector<Index>& want) {
+    on_ranks(4, layout, [&](mpi::Ring& ring) {
+      if (ring.rank() != rank) return;
+      EXPECT_EQ(tokens_of(ring, len), want) << name_of(layout);
+    });
+  };
+  expect_tokens(mpi::Layout::zigzag, 16, 1, {2, 3, 12, 13});
+  expect_tokens(mpi::Layout::striped, 10, 2, {2, 6});
+  expect_tokens(mpi::Layout::contiguous, 10, 1, {2, 3, 4});
 }
 
 }  // namespace attn::test
