@@ -1,5 +1,8 @@
 // dropout(): which pairs it drops, and that every path drops the same ones. The sweeps include it among all mods.
+#include <algorithm>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "attn/attn.h"
 #include "support/dropout_by_hand.h"
@@ -12,8 +15,9 @@ namespace {
 
 std::uint32_t word(const Position& p, std::uint64_t seed) { return dropout_word(seed, p.batch, p.head, p.q, p.kv); }
 
-// Known-answer vectors of Threefry's authors: for zeros, ones and digits of pi.
-TEST(Dropout, GeneratorMatchesKnownAnswers) {
+// Known-answer vectors of Threefry's authors, for zeros, ones and digits of pi. They test the reference implementation,
+// with which the other tests compare calls.
+TEST(Dropout, ReferenceMatchesKnownAnswers) {
   const struct {
     FourWords counter, key, with_13_rounds, with_20_rounds;
   } known[] = {{{0, 0, 0, 0},
@@ -31,19 +35,27 @@ TEST(Dropout, GeneratorMatchesKnownAnswers) {
   for (const auto& k : known) {
     EXPECT_EQ(threefry_by_hand(k.counter, k.key, 13), k.with_13_rounds);
     EXPECT_EQ(threefry_by_hand(k.counter, k.key, 20), k.with_20_rounds);
-    FourWords x = k.counter;
-    attn::detail::Threefry<std::uint32_t>(k.key.data())(x[0], x[1], x[2], x[3]);
-    EXPECT_EQ(x, k.with_13_rounds);
   }
 }
 
 TEST(Dropout, AllBitsOfPositionsMatter) {
   constexpr Index kFar = Index(1) << 40, kEdge = Index(1) << 32;
+  Tensor<float, 4> all({3, 6, 1, 1});
+  std::fill_n(all.data(), all.size(), 1.0f);
+  const auto ones = std::as_const(all).view();
   for (const std::uint64_t seed : {std::uint64_t(1), std::uint64_t(1) << 32, ~std::uint64_t(0)})
     for (const Index q : {Index(-3), Index(0), kEdge - 1, kEdge, kFar})
       for (const Index kv : {Index(0), Index(3), 4 * kEdge - 1, 4 * kEdge, kFar + 5}) {
-        const Position p{2, 5, q, kv};
-        EXPECT_EQ(attn::detail::DroppedPairs({0.5, seed}).keeps(p), word(p, seed) >= 0x80000000u) << q << " " << kv;
+        // One pair per head, whose value is 1.
+        const Options options{.q_offset = q, .kv_offset = kv};
+        const auto flash = attention(ones, ones, ones, dropout(0.5, seed), options).out,
+                   naive = naive_attention(ones, ones, ones, dropout(0.5, seed), options).out;
+        for (Index b = 0; b < 3; ++b)
+          for (Index h = 0; h < 6; ++h) {
+            const float want = word({b, h, q, kv}, seed) >= 0x80000000u ? 2 : 0;
+            EXPECT_EQ(flash(b, h, 0, 0), want) << b << " " << h << " " << q << " " << kv;
+            EXPECT_EQ(naive(b, h, 0, 0), want) << b << " " << h << " " << q << " " << kv;
+          }
       }
 }
 
@@ -153,10 +165,13 @@ TEST(Dropout, TheStatisticsRejectBadGenerators) {
 }
 
 TEST(Dropout, KeepsTheRequestedFraction) {
+  // With equal scores and values of 1, an output is the kept share of its row, divided by 1 - p.
+  const Tensor<float, 4> zeros({1, 1, kSide, 1});
+  Tensor<float, 4> ones({1, 1, kSide, 1});
+  std::fill_n(ones.data(), kSide, 1.0f);
   for (const double p : {0.001, 0.1, 0.5, 0.9, 0.999}) {
-    double kept = 0;
-    for (Index q = 0; q < kSide; ++q)
-      for (Index kv = 0; kv < kSide; ++kv) kept += attn::detail::DroppedPairs({p, 9}).keeps({0, 0, q, kv});
+    const auto out = attention(zeros.view(), zeros.view(), std::as_const(ones).view(), dropout(p, 9)).out;
+    const double kept = (1 - p) * kSide * std::accumulate(out.data(), out.data() + kSide, 0.0);
     EXPECT_LT(std::abs(kept - (1 - p) * kPairs), 4 * std::sqrt(p * (1 - p) * kPairs)) << p;
   }
 }
