@@ -157,7 +157,8 @@ void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<S
         if (plan.rope) precision.scores = 0x1.01p-8;  // rotated queries are rounded once more
       }
       // Products of weights and scales are 24-bit integers, relative to the largest of them.
-      if (cache.view().choose_dots() && attn::detail::parts_of(*options.isa).dots != attn::detail::DotProducts::none)
+      if (cache.view().choose_dots() &&
+          (*options.isa == attn::Isa::avx2_vnni || *options.isa >= attn::Isa::avx512_vnni))
         precision.values = 0x1p-22;
       ++c.calls;
       attn::attention_into(out.view(), lse, query, cache, mods, options);

@@ -36,7 +36,7 @@ void tensors_mixed(Case& c) {
       return mixed<B, B, B, float>(c);
 #if ATTN_HAS_FLOAT16
     case 8:
-      return mixed<attn::detail::Float16, H, attn::detail::Float16, attn::detail::Float16>(c);
+      return mixed<Float16, H, Float16, Float16>(c);
 #endif
     default:
       return mixed<float, float, B, B>(c);

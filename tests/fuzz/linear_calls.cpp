@@ -45,15 +45,15 @@ RecurrentForm random_features(Index features, Index dim, std::uint64_t seed, Wid
 
 template <class X, class O, class Map>
 void with_map(RecurrentCall<X, O>& call, const Map& map, const RecurrentForm& form, double size) {
-  using T = Computed<X>;
   call.fill(size, size, true);
   const auto rows = [&](const auto& t, const Range& of) { return rows_of(t.input(), of.begin, of.end); };
-  const auto library = [&](const TensorView<O, 4>& out, [[maybe_unused]] attn::RecurrentState<T>* state,
-                           const Range& queries, const Range& keys, const auto& mods, const attn::Options& options) {
+  const auto library = [&](const TensorView<O, 4>& out, [[maybe_unused]] auto state, const Range& queries,
+                           const Range& keys, const auto& mods, const attn::Options& options) {
     const auto q = rows(call.q, queries), k = rows(call.k, keys), v = rows(call.v, keys);
-    if constexpr (!attn::detail::RecurrentMods<std::remove_cvref_t<decltype(mods)>>::kHasDocuments)
-      if (state) return attn::linear_attention_into(out, *state, q, k, v, map, mods, options);
-    attn::linear_attention_into(out, q, k, v, map, mods, options);
+    if constexpr (!std::is_null_pointer_v<decltype(state)>)
+      return attn::linear_attention_into(out, *state, q, k, v, map, mods, options);
+    else
+      attn::linear_attention_into(out, q, k, v, map, mods, options);
   };
   const auto bytes = [&](const Range& queries, const Range& keys, const auto& mods, const attn::Options& options) {
     return attn::linear_workspace_bytes(rows(call.q, queries), rows(call.k, keys), rows(call.v, keys), map, mods,

@@ -19,8 +19,14 @@ using attn::Shape;
 using attn::Tensor;
 using attn::TensorView;
 
+#if ATTN_HAS_FLOAT16
+/// The compiler's own binary16, without its warning that ISO C++ lacks the type.
+__extension__ typedef _Float16 Float16;
+#endif
+
+/// The scalar in which the library computes with T.
 template <class T>
-using Computed = attn::detail::computed_t<T>;
+using Computed = std::conditional_t<sizeof(T) == 2, float, T>;
 
 /// The oracle's scalar for T: 29 more bits than float, or the widest type.
 template <class T>
@@ -31,7 +37,11 @@ using Exact = std::conditional_t<std::is_same_v<Computed<T>, float>, double, lon
 template <class T>
 struct Rounding {
   static constexpr bool kNarrow = !std::is_same_v<T, Computed<T>>;
-  static constexpr bool kHalf = attn::detail::dtype_of<T> == attn::detail::DType::f16;
+#if ATTN_HAS_FLOAT16
+  static constexpr bool kHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Float16>;
+#else
+  static constexpr bool kHalf = std::is_same_v<T, Eigen::half>;
+#endif
   static constexpr double relative = !kNarrow ? 0 : kHalf ? 0x1p-11 : 0x1p-8;
   static constexpr double absolute = kHalf ? 0x1p-25 : 0;
 };

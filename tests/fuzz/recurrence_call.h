@@ -125,7 +125,7 @@ class RecurrentCall {
     q.finish(), k.finish(), v.finish();
   }
 
-  /// Calls library(out, state or null, rows, keys, mods, options) for each chunk of the tokens, with a workspace of
+  /// Calls library(out, state or nullptr, rows, keys, mods, options) for each chunk of the tokens, with a workspace of
   /// bytes(rows, keys, mods, options), and judges the results. step(state, batch, head, token, key, value) adds a token
   /// to the oracle's state.
   template <class Library, class Bytes, class Step>
@@ -140,16 +140,17 @@ class RecurrentCall {
         attn::Options own = given;
         const bool whole = plan.cuts.size() == 1;
         const Range rows = whole ? Range{0, plan.q_len} : Range{begin, end}, keys{begin, end};
-        const auto use = [&](const auto& mods) {
+        const auto use = [&](auto state_or_null, const auto& mods) {
           Guarded memory;
           if (given.workspace.data() == nullptr)
             memory = workspace(c_, own, [&](const auto& o) { return bytes(rows, keys, mods, o); });
-          library(rows_of(out, rows.begin, rows.end), to, rows, keys, mods, own);
+          library(rows_of(out, rows.begin, rows.end), state_or_null, rows, keys, mods, own);
         };
+        // Calls with a state take no mask of documents, so the type says whether there is a state.
         if (to)
-          with_masks<false>(plan, begin, end, use);
+          with_masks<false>(plan, begin, end, [&](const auto& mods) { use(to, mods); });
         else
-          with_masks<true>(plan, begin, end, use);
+          with_masks<true>(plan, begin, end, [&](const auto& mods) { use(nullptr, mods); });
         begin = end;
       }
     };

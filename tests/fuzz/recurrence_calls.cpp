@@ -60,17 +60,17 @@ void gated_of(Case& c) {
     return per_head ? use(attn::decay_per_head(gates.of_heads)) : use(rows(gates.gate, of));
   };
 
-  const auto library = [&](const TensorView<O, 4>& out, [[maybe_unused]] attn::RecurrentState<T>* state,
-                           const Range& of, const Range&, const auto& mods, const attn::Options& options) {
+  const auto library = [&](const TensorView<O, 4>& out, [[maybe_unused]] auto state, const Range& of, const Range&,
+                           const auto& mods, const attn::Options& options) {
     const auto q = rows(call.q, of), k = rows(call.k, of), v = rows(call.v, of);
     const auto beta = rows(gates.beta, of);
     with_gate(of, [&](const auto& gate) {
-      if constexpr (!attn::detail::RecurrentMods<std::remove_cvref_t<decltype(mods)>>::kHasDocuments)
-        if (state)
-          return delta ? attn::gated_delta_rule_into(out, *state, q, k, v, gate, beta, mods, options)
-                       : attn::gated_attention_into(out, *state, q, k, v, gate, mods, options);
-      delta ? attn::gated_delta_rule_into(out, q, k, v, gate, beta, mods, options)
-            : attn::gated_attention_into(out, q, k, v, gate, mods, options);
+      if constexpr (!std::is_null_pointer_v<decltype(state)>)
+        delta ? attn::gated_delta_rule_into(out, *state, q, k, v, gate, beta, mods, options)
+              : attn::gated_attention_into(out, *state, q, k, v, gate, mods, options);
+      else
+        delta ? attn::gated_delta_rule_into(out, q, k, v, gate, beta, mods, options)
+              : attn::gated_attention_into(out, q, k, v, gate, mods, options);
     });
   };
   const auto bytes = [&](const Range& of, const Range&, const auto& mods, const attn::Options& options) {

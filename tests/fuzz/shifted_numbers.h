@@ -1,6 +1,7 @@
 // Building blocks of a shifted call: scalars, tensors, constants of rows and keys, masks.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -18,7 +19,7 @@ using attn::TensorView;
 
 /// The scalar in which the library computes with X.
 template <class X>
-using Computed = attn::detail::computed_t<X>;
+using Computed = std::conditional_t<sizeof(X) == 2, float, X>;
 template <class X>
 constexpr bool kIsNarrow = !std::is_same_v<X, Computed<X>>;
 template <class X>
@@ -123,7 +124,7 @@ struct Shift {
 
   template <class X>
   X operator()(X x, const Position& p) const {
-    using attn::detail::tanh;
+    using std::tanh;
     if (cap != 0) {
       const X c(static_cast<T>(cap));
       x = c * tanh(x / c);
