@@ -60,7 +60,10 @@ attn::Problem problem_of(const Sizes& s, const Numbers& numbers) {
 template <class Check>
 void each_mask(const Setting& setting, const Check& check) {
   each_mod(setting, [&](const auto& row) {
-    if constexpr (requires { bound(row.mod, Problem()).coverage(Tile()); }) check(row);
+    if constexpr (requires { bound(row.mod, Problem()).coverage(Tile()); })
+      check(row);
+    else if constexpr (requires { bound(row.mod, Problem()).keep(Position()); })
+      ADD_FAILURE() << row.name << " has a predicate but no hints";
   });
 }
 
