@@ -30,7 +30,7 @@ macro(attn_rounds)
   in_rounds(release 1 sweep_long_double_test jvp_sweep_double_test)
   in_rounds(release 2 sweep_half_test backward_sweep_long_double_test)
   in_rounds(release 3 backward_sweep_double_test contraction)
-  # Benchmarks are built and run in one round.
+  # Benchmarks are built and run in one round. (bench_rivals needs oneDNN, which CI does not install.)
   in_rounds(release 0 bench_additive bench_attention_bench bench_compare bench_rivals bench_training)
   in_rounds(release 1 bench_backward bench_caches bench_decode bench_family bench_ring)
   in_rounds(release 2 bench_halves bench_heatmap bench_linear_attention bench_ring_model bench_threads)

@@ -142,7 +142,7 @@ TEST(Explain, ReportsWhetherVectorsMultiplyBf16) {
   const Matrix<float> float_q = Matrix<float>::Random(40, 8), float_k = Matrix<float>::Random(50, 8);
   const Halves q = float_q.cast<Eigen::bfloat16>(), k = float_k.cast<Eigen::bfloat16>();
   EXPECT_FALSE(explain(q, k, k, full(), {.isa = instruction_sets().back()}).in_bf16);
-  if (!available(Isa::avx512_bf16) || emulates_matrix_unit()) GTEST_SKIP() << "this processor has no AVX512-BF16";
+  if (!available(Isa::avx512_bf16) || emulates_matrix_unit()) GTEST_SKIP() << "no AVX512-BF16 of this processor";
   Options options{.isa = Isa::avx512_bf16};
   const Explanation e = explain(q, k, k, full(), options);
   EXPECT_TRUE(e.in_bf16);

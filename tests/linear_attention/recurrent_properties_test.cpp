@@ -227,10 +227,10 @@ TEST(RecurrentProperties, FavorEstimatesTheSoftmax) {
 }
 
 TEST(RecurrentProperties, FavorVectorsAreOrthogonal) {
-  const auto w = favor_vectors<float>(10, 4, 7);
+  const auto w = favor_vectors<double>(10, 4, 7);
   const auto m = w.matrix();
   for (Index i = 0; i < 10; ++i)
-    for (Index j = i / 4 * 4; j < i; ++j) EXPECT_NEAR(m.row(i).dot(m.row(j)), 0, 1e-5) << i << ", " << j;
+    for (Index j = i / 4 * 4; j < i; ++j) EXPECT_NEAR(m.row(i).dot(m.row(j)), 0, 1e-12) << i << ", " << j;
   EXPECT_GT(m.row(0).norm(), 0.1);
   EXPECT_NE(m.row(0).norm(), m.row(1).norm());
 }
