@@ -150,19 +150,19 @@ struct DecodeKernels {
   static ATTN_INLINE V load_end(const std::byte* row, Index dim) {
     if (kLanes == 1 || dim >= kLanes) return Packing::template load<kStored>(row + (dim - kLanes) * kSize);
     Array<std::byte, kLanes* kSize> numbers = {};
-    copy_few<kSize>(numbers + (kLanes - dim) * kSize, row, dim);
+    copy_elements<kSize>(numbers + (kLanes - dim) * kSize, row, dim);
     return Packing::template load<kStored>(numbers);
   }
   static ATTN_INLINE V load_end(const T* row, Index dim) {
     if (kLanes == 1 || dim >= kLanes) return V::load(row + dim - kLanes);
     Array<T, kLanes> numbers = {};
-    copy_few<sizeof(T)>(numbers + kLanes - dim, row, dim);
+    copy_elements<sizeof(T)>(numbers + kLanes - dim, row, dim);
     return V::load(numbers);
   }
 
   /// Copies elements without calling a function, because around each call all sums in registers are saved.
   template <std::size_t kElement>
-  static ATTN_INLINE void copy_few(void* to, const void* from, Index count) {
+  static ATTN_INLINE void copy_elements(void* to, const void* from, Index count) {
     ATTN_NO_UNROLL for (Index i = 0; i < count; ++i) {
       const std::size_t at = static_cast<std::size_t>(i) * kElement;
       std::memcpy(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, kElement);
@@ -374,7 +374,7 @@ struct DecodeKernels {
     if (rest == 0) return x.store(to);
     Array<T, kLanes> numbers;
     x.store(numbers);
-    copy_few<sizeof(T)>(to, numbers + kLanes - rest, rest);
+    copy_elements<sizeof(T)>(to, numbers + kLanes - rest, rest);
   }
 };
 

@@ -14,7 +14,7 @@ inline namespace ATTN_BUILT_FOR {
 
 /// For column-major rows: element c of all rows is contiguous, followed by element c + 1. Column-major queries already
 /// have the order of a tile, and so does their output. Keys and values are transposed. Nothing outside the rows is read
-/// or written: at the end, vectors overlap or are half as long.
+/// or written: at the end, vectors overlap or are narrower.
 template <class T, int Bytes>
 struct ColumnKernels {
   using V = Vec<T, Bytes>;
