@@ -61,7 +61,7 @@ struct ColumnKernels {
   static ATTN_INLINE Index pack_columns(const T* from, Index column, Index rows, Index columns, T* to) {
     Index r = 0;
     for (; r + kLanes <= rows; r += kLanes) pack_vectors(from + r, column, columns, to + r * columns);
-    // The last rows in the narrowest vectors: halves of vectors first would be more code and are not measurably faster.
+    // The last rows in the narrowest vectors. Halves first would need another transpose, for a few rows of a tile.
     if constexpr (kHasHalves)
       for (; r + Least::kLanes <= rows; r += Least::kLanes)
         Least::pack_vectors(from + r, column, columns, to + r * columns);
