@@ -7,23 +7,12 @@
 #include <cstring>
 #include <utility>
 
-#include "attn/detail/simd/vec.h"
+#include "attn/detail/simd/avx512.h"
 #include "attn/detail/tensor/dtype_view.h"
 
 #if ATTN_X86
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
-
-typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
-
-// clang requires a function with wide assembly operands to target their instruction set, and does not accept
-// always_inline for it if a caller lacks that set. Without always_inline, clang inlines the function once its caller is
-// inlined into a kernel.
-#if defined(__clang__)
-#define ATTN_ASSEMBLY(target) target static inline
-#else
-#define ATTN_ASSEMBLY(target) static ATTN_INLINE
-#endif
 
 /// Instructions for vectors of `Bytes`:
 /// - round(x, from): rounds to the nearest integers, ties to even,
@@ -34,26 +23,7 @@ struct VnniInstructions;
 
 /// AVX512-VNNI.
 template <>
-struct VnniInstructions<64> {
-  using V = Vec<float, 64>;
-  using Ints = V::IntRaw;
-
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void round(Ints& x, const V& from) {
-    Ints in_register;  // g++ 12 would write an assembly result that is an array element to memory each time
-    asm("vcvtps2dq %1, %0" : "=v"(in_register) : "v"(from.raw));
-    x = in_register;
-  }
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void load_four(Ints& x, const void* from) {
-    Ints in_register;
-    asm("vpbroadcastd %1, %0" : "=v"(in_register) : "m"(*static_cast<const FourBytes*>(from)));
-    x = in_register;
-  }
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void add_dots(Ints& sum, const Ints& bytes, const Ints& signed_bytes) {
-    Ints in_register = sum;
-    asm("vpdpbusd %2, %1, %0" : "+v"(in_register) : "v"(bytes), "v"(signed_bytes));
-    sum = in_register;
-  }
-};
+struct VnniInstructions<64> : Avx512Instructions {};
 
 /// AVX-VNNI.
 template <>

@@ -77,10 +77,10 @@ struct Bf16Packing {
   template <class Raw>
   ATTN_TARGET_AVX512 static ATTN_INLINE void load_lanes(Raw& x, const void* from, Index stride) {
     const auto* const row = static_cast<const std::byte*>(from);
-    asm("vmovdqu32 %1, %x0" : "=v"(x) : "m"(*reinterpret_cast<const Lane*>(row)));
-    insert<1>(x, row + stride);
-    insert<2>(x, row + 2 * stride);
-    insert<3>(x, row + 3 * stride);
+    Bf16Instructions::load_sixteen(x, row);
+    Bf16Instructions::insert_sixteen<1>(x, row + stride);
+    Bf16Instructions::insert_sixteen<2>(x, row + 2 * stride);
+    Bf16Instructions::insert_sixteen<3>(x, row + 3 * stride);
   }
 
   /// Pairs up two rows of 32 elements: 16-byte block i has the pairs of columns 8i to 8i + 3 in `low`, and those of
@@ -103,7 +103,7 @@ struct Bf16Packing {
 
  private:
   using V = Vec<float, 64>;
-  typedef std::int16_t Words __attribute__((vector_size(64)));
+  using Words = Bf16Instructions::Words;
   typedef Words WordsAnywhere __attribute__((may_alias, aligned(1)));
   typedef Words WordsInMemory __attribute__((may_alias));
   static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
@@ -119,14 +119,6 @@ struct Bf16Packing {
       std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);
       std::fill(part + r * kColumns + count, part + (r + 1) * kColumns, 0.0f);
     }
-  }
-
-  struct __attribute__((may_alias)) Lane {
-    Array<std::byte, 16> bytes;
-  };
-  template <int kLane, class Raw>
-  ATTN_TARGET_AVX512 static ATTN_INLINE void insert(Raw& x, const void* from) {
-    asm("vinserti32x4 %2, %1, %0, %0" : "+v"(x) : "m"(*static_cast<const Lane*>(from)), "i"(kLane));
   }
 
   template <int first, int... e>

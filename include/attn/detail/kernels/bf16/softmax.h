@@ -25,10 +25,11 @@ struct Bf16Softmax {
 
     Array<V, 2> highest, tile_sum;
     for (int h : {0, 1}) highest[h] = V::load(m.max + h * kLanes);
-    if (!any<kEqual>(highest[0], -infinity) && !any<kEqual>(highest[1], -infinity)) {
+    if (!Instructions::any<kEqual>(highest[0], -infinity) && !Instructions::any<kEqual>(highest[1], -infinity)) {
       weigh(m, whole, highest, tile_sum);
       // The comparison is also true for NaN.
-      if (!any<kNotLessEqual>(tile_sum[0], most) && !any<kNotLessEqual>(tile_sum[1], most)) {
+      if (!Instructions::any<kNotLessEqual>(tile_sum[0], most) &&
+          !Instructions::any<kNotLessEqual>(tile_sum[1], most)) {
         add_to_sum(m, tile_sum);
         return false;
       }
@@ -58,10 +59,11 @@ struct Bf16Softmax {
   }
 
  private:
+  using Instructions = Bf16Instructions;
   using V = Vec<float, 64>;
   using Raw = V::Raw;
   using IntRaw = V::IntRaw;
-  typedef std::int16_t Words __attribute__((vector_size(64)));
+  using Words = Instructions::Words;
   static constexpr int kLanes = V::kLanes;
   static constexpr Index kStep = Bf16Instructions::kColumns;
   static constexpr float kLog2e = std::numbers::log2e_v<float>;
@@ -69,14 +71,7 @@ struct Bf16Softmax {
   /// The largest sum of a tile's weights for which the maximum is not updated.
   static constexpr float kMostSum = 4096;
 
-  // Predicates of vcmpps.
-  static constexpr int kEqual = 0, kNotLessEqual = 0x16;
-  template <int kPredicate>
-  ATTN_TARGET_AVX512 static ATTN_INLINE bool any(const V& a, const V& b) {
-    std::uint16_t lanes;
-    asm("vcmpps %3, %2, %1, %0" : "=Yk"(lanes) : "v"(a.raw), "v"(b.raw), "i"(kPredicate));
-    return lanes != 0;
-  }
+  static constexpr int kEqual = Instructions::kEqual, kNotLessEqual = Instructions::kNotLessEqual;
 
   /// 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3, is exact at 0 and 1, and has
   /// the smallest relative error on [0, 1] of all such polynomials: 1.03e-4, a 38th of the largest error of rounding to
@@ -85,13 +80,13 @@ struct Bf16Softmax {
   /// its fraction just below 1.
   ATTN_TARGET_AVX512 static ATTN_INLINE V exp2(const V& x) {
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
-    Raw f;
-    asm("vreduceps $1, %1, %0" : "=v"(f) : "v"(x.raw));  // x - floor(x), 0 for an infinite x
-    Raw p = V::multiply_add(f, kC3, kC2 - Raw{}).raw;
-    p = V::multiply_add(p, f, kC1 - Raw{}).raw;
-    p = V::multiply_add(p, f, 1.0f - Raw{}).raw;
-    asm("vscalefps %1, %0, %0" : "+v"(p) : "v"(x.raw));  // p * 2^floor(x)
-    return {p};
+    V f;
+    Instructions::take_fraction(f, x);
+    V p = V::multiply_add(f.raw, kC3, kC2 - Raw{});
+    p = V::multiply_add(p.raw, f.raw, kC1 - Raw{});
+    p = V::multiply_add(p.raw, f.raw, 1.0f - Raw{});
+    Instructions::scale_by_power(p, x);
+    return p;
   }
 
   /// Updates the maxima of 16 queries with this tile, and rescales their sums. `reference` becomes the scores that
@@ -153,7 +148,7 @@ struct Bf16Softmax {
     sum1 += y;
     x.raw = (Raw)((IntRaw)x.raw + 0x8000);
     y.raw = (Raw)((IntRaw)y.raw + 0x8000);
-    asm("vpermw %1, %2, %0 %{%3%}" : "+v"(y.raw) : "v"(x.raw), "v"(w.upper), "Yk"(0x55555555u));
+    Instructions::replace_lower_words(y, x, w.upper);
     y.store(w.weights + lane);
   }
 
