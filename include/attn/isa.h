@@ -97,6 +97,13 @@ inline namespace ATTN_BUILT_FOR {
 
 constexpr VectorSet kPromisedVectors = VectorSet::ATTN_PROMISED_VECTORS;
 
+/// Whether AVX-512 and its dot products are compiled for AVX2. Only tests do this: see tests/support/software_avx512.h.
+#if defined(ATTN_SOFTWARE_AVX512)
+constexpr bool kSoftwareAvx512 = true;
+#else
+constexpr bool kSoftwareAvx512 = false;
+#endif
+
 /// Whether there are kernels for these vectors. Sets below what the compiler's flags promise have none.
 constexpr bool has_kernels(VectorSet vectors) {
   switch (kPromisedVectors) {
@@ -115,7 +122,7 @@ inline bool cpu_has(VectorSet vectors) {
 #if ATTN_X86
   // The builtins also check that the operating system saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
-  if (vectors == VectorSet::avx2) return avx2;
+  if (vectors == VectorSet::avx2 || kSoftwareAvx512) return avx2;
   return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 #else
@@ -123,11 +130,13 @@ inline bool cpu_has(VectorSet vectors) {
 #endif
 }
 inline bool cpu_has_vnni(VectorSet vectors) {
-  return (vectors == VectorSet::avx2 && cpu_has_avx_vnni()) || (vectors == VectorSet::avx512 && cpu_has_avx512_vnni());
+  return (vectors == VectorSet::avx2 && cpu_has_avx_vnni()) ||
+         (vectors == VectorSet::avx512 && (kSoftwareAvx512 || cpu_has_avx512_vnni()));
 }
+inline bool cpu_has_bf16_dots() { return ATTN_BF16 && (kSoftwareAvx512 || cpu_has_bf16()); }
 inline bool cpu_has(VectorSet vectors, DotProducts dots) {
   if (dots == DotProducts::none) return cpu_has(vectors);
-  const bool has_dots = cpu_has_vnni(vectors) && (dots == DotProducts::vnni || cpu_has_bf16());
+  const bool has_dots = cpu_has_vnni(vectors) && (dots == DotProducts::vnni || cpu_has_bf16_dots());
   // The software that replaces the matrix unit in tests only needs AVX-512.
   return cpu_has(vectors) && (has_dots || (vectors == VectorSet::avx512 && software_tiles()));
 }

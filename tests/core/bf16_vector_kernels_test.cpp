@@ -39,7 +39,7 @@ struct Memory {
 class Bf16VectorKernels : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!detail::cpu_has(detail::VectorSet::avx512) || !detail::cpu_has_bf16())
+    if (!detail::cpu_has(detail::VectorSet::avx512) || !detail::cpu_has_bf16_dots())
       GTEST_SKIP() << "this processor has no AVX512-BF16";
   }
   const detail::KernelFamily<float>& family = detail::kBf16VectorFamily<true>;

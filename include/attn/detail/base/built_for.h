@@ -3,7 +3,7 @@
 // Its name says which instruction set the compiler's flags promise, and whether the unit is compiled without exceptions
 // or threads. So translation units with different flags each keep their own version of that code. Otherwise the linker
 // would keep only one of two functions with the same name, with the instructions and the Eigen alignment of whichever
-// unit it came from. Types that a program passes between units (Tensor, Options, Executor, …) are declared outside this
+// unit it came from. Tests may compile a unit's AVX-512 in software. Types that a program passes between units (Tensor, Options, Executor, …) are declared outside this
 // namespace.
 #pragma once
 
@@ -36,7 +36,13 @@
 #else
 #define ATTN_BUILT_WITHOUT_THREADS
 #endif
-#define ATTN_JOIN_NAMES(a, b, c) ATTN_JOIN_EXPANDED(a, b, c)
-#define ATTN_JOIN_EXPANDED(a, b, c) a##b##c
-#define ATTN_BUILT_FOR \
-  ATTN_JOIN_NAMES(ATTN_BUILT_FOR_VECTORS, ATTN_BUILT_WITHOUT_EXCEPTIONS, ATTN_BUILT_WITHOUT_THREADS)
+#ifdef ATTN_SOFTWARE_AVX512
+#define ATTN_BUILT_WITH_SOFTWARE _software_avx512
+#else
+#define ATTN_BUILT_WITH_SOFTWARE
+#endif
+#define ATTN_JOIN_NAMES(a, b, c, d) ATTN_JOIN_EXPANDED(a, b, c, d)
+#define ATTN_JOIN_EXPANDED(a, b, c, d) a##b##c##d
+#define ATTN_BUILT_FOR                                                                               \
+  ATTN_JOIN_NAMES(ATTN_BUILT_FOR_VECTORS, ATTN_BUILT_WITHOUT_EXCEPTIONS, ATTN_BUILT_WITHOUT_THREADS, \
+                  ATTN_BUILT_WITH_SOFTWARE)

@@ -118,7 +118,7 @@ ChosenKernels<T> choose_kernels(const Options& options, Bf16Products products) {
 #endif
     // The processor is checked again, because the software stand-in for the matrix unit has no dot products.
     if constexpr (kOthers)  // vectors do not round floats
-      if (products == Bf16Products::by_any && dots == DotProducts::vnni_bf16 && cpu_has_bf16())
+      if (products == Bf16Products::by_any && dots == DotProducts::vnni_bf16 && cpu_has_bf16_dots())
         return {kBf16VectorFamily<true>, full_precision, vectors, amx};
   }
 #endif

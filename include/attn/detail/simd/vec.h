@@ -85,7 +85,9 @@ struct Vec {
   template <class Factor>
   static ATTN_INLINE Vec multiply_add(const Raw& a, const Factor& b, const Raw& c) {
 #if ATTN_X86 && !defined(__clang__)
-    if constexpr (std::is_same_v<T, float> && Bytes == 32)
+    if constexpr (!kFitsRegister<Bytes>)
+      return multiply_add_halves(a, b - Raw{}, c);
+    else if constexpr (std::is_same_v<T, float> && Bytes == 32)
       return {__builtin_ia32_vfmaddps256(a, b - Raw{}, c)};
     else if constexpr (std::is_same_v<T, double> && Bytes == 32)
       return {__builtin_ia32_vfmaddpd256(a, b - Raw{}, c)};
@@ -169,7 +171,7 @@ struct Vec {
   /// loads a vector again for each product in loops that are already limited by loads. Emits no instruction.
   ATTN_INLINE void keep_in_register() {
 #if defined(__x86_64__) && !defined(__clang__)
-    if constexpr (kIsVector) asm("" : "+v"(raw));
+    if constexpr (kIsVector && kFitsRegister<Bytes>) asm("" : "+v"(raw));
 #endif
   }
 
@@ -178,7 +180,7 @@ struct Vec {
   /// Call it on a copy of a sum, not on an element of an array, which g++ would store. Emits no instruction.
   ATTN_INLINE void keep_order() {
 #if defined(__x86_64__) && !defined(__clang__)
-    if constexpr (kIsVector) asm volatile("" : "+v"(raw));
+    if constexpr (kIsVector && kFitsRegister<Bytes>) asm volatile("" : "+v"(raw));
 #endif
   }
 
@@ -265,6 +267,19 @@ struct Vec {
 
   /// The rounding argument of g++'s AVX-512 builtins that means the current mode (_MM_FROUND_CUR_DIRECTION).
   static constexpr int kCurrentRounding = 4;
+
+  /// multiply_add() of a vector that does not fit a register.
+  static ATTN_INLINE Vec multiply_add_halves(const Raw& a, const Raw& b, const Raw& c) {
+    using Half = Vec<T, Bytes / 2>;
+    Array<Half, 2> x, y, z;
+    __builtin_memcpy(x, &a, Bytes);
+    __builtin_memcpy(y, &b, Bytes);
+    __builtin_memcpy(z, &c, Bytes);
+    for (int h : {0, 1}) z[h] = Half::multiply_add(x[h].raw, y[h].raw, z[h].raw);
+    Vec sum;
+    __builtin_memcpy(&sum, z, Bytes);
+    return sum;
+  }
 
   template <int kBlock, int... i>
   ATTN_INLINE Vec exchanged(std::integer_sequence<int, i...>) const {

@@ -11,7 +11,9 @@
 // split 512-bit vectors in two, and g++ would vectorise the loops over mods with narrow ones.
 #define ATTN_TARGET_GENERIC
 #define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
-#if defined(__clang__)
+#if defined(ATTN_SOFTWARE_AVX512)
+#define ATTN_TARGET_AVX512 ATTN_TARGET_AVX2
+#elif defined(__clang__)
 #define ATTN_TARGET_AVX512 \
   __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c"), min_vector_width(512)))
 #else
@@ -32,6 +34,10 @@
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
+
+/// Whether vectors of this size fit a register. In software, AVX-512's do not: the compilers split them.
+template <int Bytes>
+constexpr bool kFitsRegister = !(kSoftwareAvx512 && Bytes == 64);
 
 template <VectorSet>
 constexpr int kVectorBytes = 0;
