@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -65,27 +66,33 @@ struct Avx512Instructions {
     return holds;
   }
 
-  /// VREDUCEPS with an immediate of 1.
+  /// VREDUCEPS with an immediate of 1, which rounds down, also the difference: that of equal numbers is -0.
   ATTN_NOT_INLINED void take_fraction(V& f, const V& x) {
-    for (int i = 0; i < V::kLanes; ++i) f.raw[i] = std::isinf(x.raw[i]) ? 0.0f : x.raw[i] - std::floor(x.raw[i]);
+    for (int i = 0; i < V::kLanes; ++i) f.raw[i] = fraction(x.raw[i]);
+  }
+  ATTN_TARGET_AVX512 static float fraction(float x) {
+    if (std::isinf(x)) return 0;
+    const float whole = std::floor(x), difference = x - whole;
+    if (difference == 0) return -0.0f;
+    const bool was_rounded_up = x < difference + whole;  // this sum is exact
+    return was_rounded_up ? number(bits(difference) - 1) : difference;
   }
 
   /// VSCALEFPS.
   ATTN_NOT_INLINED void scale_by_power(V& p, const V& x) {
     for (int i = 0; i < V::kLanes; ++i) p.raw[i] = scaled(p.raw[i], x.raw[i]);
   }
-  /// p * 2^floor(x), rounded once. An infinite x makes p 0 or infinite; 0 * 2^inf and inf * 2^-inf are NaN.
+  /// p * 2^floor(x), rounded once. An infinite x makes p 0 or infinite, even if p is a quiet NaN; 0 * 2^inf and
+  /// inf * 2^-inf are NaN.
   ATTN_TARGET_AVX512 static float scaled(float p, float x) {
     constexpr float kInf = std::numeric_limits<float>::infinity();
-    if (std::isnan(p) && x == kInf) return kInf;
-    if (std::isnan(p) && x == -kInf) return 0;
+    const bool quiet = std::isnan(p) && (bits(p) & kQuiet) != 0;
+    if (quiet && std::isinf(x)) return x > 0 ? kInf : 0;
     if (std::isnan(p) || std::isnan(x)) return p + x;
     if (std::isinf(x)) return x > 0 ? p * kInf : p * 0.0f;
     // The product of a float and of a power of two in this range is exact in double.
     const auto exponent = static_cast<std::int64_t>(std::floor(std::clamp(x, -500.0f, 500.0f)));
-    const std::int64_t bits = (exponent + 1023) << 52;
-    double power;
-    std::memcpy(&power, &bits, sizeof(power));
+    const double power = std::bit_cast<double>((exponent + 1023) << 52);
     return static_cast<float>(p * power);
   }
 
@@ -134,7 +141,8 @@ struct Avx512Instructions {
 
  private:
   using Bits = RawVec<float, 64, std::uint32_t>::type;
-  static constexpr std::uint32_t kSign = 0x80000000, kExponent = 0x7f800000, kSmallestNormal = 0x00800000;
+  static constexpr std::uint32_t kSign = 0x80000000, kExponent = 0x7f800000, kSmallestNormal = 0x00800000,
+                                 kQuiet = 0x00400000;
 
   /// Denormals become 0 and keep their sign.
   ATTN_TARGET_AVX512 static ATTN_INLINE void flush(Bits& x) { x &= (Bits)((x & kExponent) != 0) | kSign; }
@@ -156,11 +164,8 @@ struct Avx512Instructions {
     const double exact = double{number(a)} * number(b) + number(before);
     return std::abs(exact) < 0x1p-126 - 0x1p-151 ? rounded & kSign : rounded;
   }
-  static float number(std::uint32_t bits) {
-    float x;
-    std::memcpy(&x, &bits, sizeof(x));
-    return x;
-  }
+  static float number(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+  static std::uint32_t bits(float number) { return std::bit_cast<std::uint32_t>(number); }
 };
 #undef ATTN_NOT_INLINED
 
