@@ -12,7 +12,8 @@ class SoftwareTilesCanRun : public ::testing::Environment {
     if (emulates_matrix_unit() && !attn::available(attn::Isa::amx)) {
       // Contains the words by which ctest detects skipped tests: GoogleTest itself reports a single skipped test as
       // passed.
-      GTEST_SKIP() << "[  SKIPPED ] ATTN_SOFTWARE_TILES: the matrix unit's kernels also need AVX-512";
+      GTEST_SKIP() << "[  SKIPPED ] ATTN_SOFTWARE_TILES: the matrix unit's kernels also need "
+                      "AVX-512, or -DATTN_TEST_SOFTWARE_SETS=ON";
     }
   }
 };

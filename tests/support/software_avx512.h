@@ -15,6 +15,7 @@
 
 #include "attn/detail/simd/avx512.h"
 #include "attn/detail/simd/half_vec.h"
+#include "support/bf16_bits.h"
 
 // Kernels that inlined these functions were larger by a tenth.
 #define ATTN_NOT_INLINED ATTN_TARGET_AVX512 __attribute__((noinline)) static
@@ -34,15 +35,8 @@ struct Avx512Instructions {
     std::memcpy(x, &low, 64);
     std::memcpy(x + 16, &high, 64);
     Array<std::uint16_t, 32> rounded;
-    for (int i = 0; i < 32; ++i) rounded[i] = to_bf16(x[i]);
+    for (int i = 0; i < 32; ++i) rounded[i] = test::to_bf16_bits(x[i]);
     std::memcpy(&low, rounded, 64);
-  }
-  static std::uint16_t to_bf16(std::uint32_t x) {
-    const std::uint32_t magnitude = x & 0x7fffffff;
-    const auto upper = static_cast<std::uint16_t>(x >> 16);
-    if (magnitude < 0x00800000) return upper & 0x8000;
-    if (magnitude > 0x7f800000) return upper | 0x0040;
-    return static_cast<std::uint16_t>((x + 0x7fff + (upper & 1)) >> 16);
   }
 
   /// VDPBF16PS: two fused multiply-adds, the product of the odd elements first. Operands and results that are denormal

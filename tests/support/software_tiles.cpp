@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "attn/detail/kernels/bf16/amx_backward_kernels.h"
+#include "bf16_bits.h"
 #include "emulation.h"
 
 namespace attn::detail {
@@ -69,10 +70,9 @@ const std::byte* row_at(const void* from, Index stride, int row) {
 
 using V = detail::Vec<float, 64>;
 
-/// sum += x * y, rounded once. Inline assembly, because it depends on flags whether compilers contract sum + x * y to
-/// an FMA.
+/// sum += x * y, rounded once.
 ATTN_TARGET_AVX512 ATTN_INLINE void add_product(V& sum, const V::IntRaw& x, const V::IntRaw& y) {
-  asm("vfmadd231ps %2, %1, %0" : "+v"(sum.raw) : "v"((V::Raw)x), "v"((V::Raw)y));
+  sum = V::multiply_add((V::Raw)x, (V::Raw)y, sum.raw);
 }
 
 /// TDPBF16PS by its pseudo-code: the products of even and of odd elements are summed separately, each from 0 by fused
@@ -113,15 +113,6 @@ class ControlWordOfTiles {
   std::uint32_t before_;
 };
 
-/// VCVTNE2PS2BF16 for one element: denormals become 0, NaNs quiet.
-std::uint16_t to_bf16(std::uint32_t x) {
-  const std::uint32_t magnitude = x & 0x7fffffff;
-  const auto upper = static_cast<std::uint16_t>(x >> 16);
-  if (magnitude < 0x00800000) return upper & 0x8000;
-  if (magnitude > 0x7f800000) return upper | 0x0040;
-  return static_cast<std::uint16_t>((x + 0x7fff + (upper & 1)) >> 16);
-}
-
 }  // namespace
 
 void SoftwareTiles::begin() {
@@ -154,7 +145,7 @@ void SoftwareTiles::round_floats_to_bf16(void* low, const void* high) {
   std::memcpy(x, low, kBytes);
   std::memcpy(x + kFloats, high, kBytes);
   std::uint16_t rounded[2 * kFloats];
-  std::transform(std::begin(x), std::end(x), rounded, to_bf16);
+  std::transform(std::begin(x), std::end(x), rounded, to_bf16_bits);
   std::memcpy(low, rounded, kBytes);
 }
 
