@@ -68,32 +68,32 @@ const std::byte* row_at(const void* from, Index stride, int row) {
   return static_cast<const std::byte*>(from) + row * stride;
 }
 
-using V = detail::Vec<float, 64>;
+using V = detail::Vec<float, 32>;
 
 /// sum += x * y, rounded once.
-ATTN_TARGET_AVX512 ATTN_INLINE void add_product(V& sum, const V::IntRaw& x, const V::IntRaw& y) {
+ATTN_TARGET_AVX2 ATTN_INLINE void add_product(V& sum, const V::IntRaw& x, const V::IntRaw& y) {
   sum = V::multiply_add((V::Raw)x, (V::Raw)y, sum.raw);
 }
 
 /// TDPBF16PS by its pseudo-code: the products of even and of odd elements are summed separately, each from 0 by fused
 /// multiply-adds, and their sum is added to the previous value. Not inlined, because the caller's control word must not
 /// change between its instructions.
-ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum, const TileData& a,
-                                                                   const TileData& b) {
-  for (int i = 0; i < kRows; ++i) {
-    V even{}, odd{};
-    for (int k = 0; k < kFloats; ++k) {
-      const std::uint32_t pair = a.rows[i][k];
-      V::IntRaw pairs;
-      std::memcpy(&pairs, b.rows[k], kBytes);
-      add_product(even, V::IntRaw{} + static_cast<std::int32_t>(pair << 16), pairs << 16);
-      add_product(odd, V::IntRaw{} + static_cast<std::int32_t>(pair & 0xffff0000), pairs & -0x10000);
+ATTN_TARGET_AVX2 __attribute__((noinline)) void add_dot_products(TileData& sum, const TileData& a, const TileData& b) {
+  for (int i = 0; i < kRows; ++i)
+    for (int j = 0; j < kFloats; j += V::kLanes) {
+      V even{}, odd{};
+      for (int k = 0; k < kFloats; ++k) {
+        const std::uint32_t pair = a.rows[i][k];
+        V::IntRaw pairs;
+        std::memcpy(&pairs, b.rows[k] + j, sizeof(pairs));
+        add_product(even, V::IntRaw{} + static_cast<std::int32_t>(pair << 16), pairs << 16);
+        add_product(odd, V::IntRaw{} + static_cast<std::int32_t>(pair & 0xffff0000), pairs & -0x10000);
+      }
+      V before;
+      std::memcpy(&before, sum.rows[i] + j, sizeof(before));
+      const V after = before + (even + odd);
+      std::memcpy(sum.rows[i] + j, &after, sizeof(after));
     }
-    V before;
-    std::memcpy(&before, sum.rows[i], kBytes);
-    const V after = before + (even + odd);
-    std::memcpy(sum.rows[i], &after, kBytes);
-  }
 }
 
 /// Makes vectors compute as tiles do for its lifetime: all exceptions masked, rounding to nearest, ties to even (bits
