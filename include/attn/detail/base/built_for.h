@@ -1,10 +1,10 @@
 // ATTN_BUILT_FOR: the inline namespace of code that depends on how the translation unit is compiled.
 //
-// Its name says which instruction set the compiler's flags promise, and whether the unit is compiled without exceptions
-// or threads. So translation units with different flags each keep their own version of that code. Otherwise the linker
-// would keep only one of two functions with the same name, with the instructions and the Eigen alignment of whichever
-// unit it came from. Tests may compile a unit's AVX-512 in software. Types that a program passes between units (Tensor, Options, Executor, …) are declared outside this
-// namespace.
+// Its name says which instruction set the compiler's flags promise, whether the unit is compiled without exceptions or
+// threads, and whether its AVX-512 is in software, as in tests. So translation units with different flags each keep
+// their own version of that code. Otherwise the linker would keep only one of two functions with the same name, with the
+// instructions and the Eigen alignment of whichever unit it came from. Types that a program passes between units
+// (Tensor, Options, Executor, …) are declared outside this namespace.
 #pragma once
 
 #include "attn/detail/base/cpu.h"
