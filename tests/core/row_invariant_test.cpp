@@ -503,6 +503,60 @@ TEST(RowInvariant, KeysAtNegativePositions) {
   }
 }
 
+/// Pages between which a tile may end, because the first key's position is not a multiple of a tile's length: results
+/// have the bits of those over tensors, and nothing is written beyond a workspace of workspace_bytes(). The pages of
+/// another sequence, between those of this one, are NaN.
+template <class S>
+void run_positions_in_pages(int rounds) {
+  Random random(14);
+  for (int round = 0; round < rounds; ++round) {
+    Prompt<S> p(random, 300);
+    const Index page_size = random.pick(std::vector<Index>{16, 32, 48, 64, 64, 128, 192});
+    Options options{.kv_offset = random.pick(std::vector<Index>{0, 16, 32, 48, 64, 80, 4064, -16, -112}),
+                    .executor = random.chance(0.5) ? serial() : eager_threads(2),
+                    .isa = random.pick(every_set()),
+                    .row_invariant = true};
+    PagedKvCache<S> cache({.pages = 2 * (p.len / page_size + 1),
+                           .page_size = page_size,
+                           .kv_heads = p.kv_heads,
+                           .head_dim = p.dim,
+                           .v_dim = p.v_dim});
+    const Index id = cache.add(), stranger = cache.add();
+    for (Index begin = 0, end; begin < p.len; begin = end) {
+      end = std::min(begin + page_size, p.len);
+      cache.append(id, p.k.slice(2, begin, end), p.v.slice(2, begin, end));
+      Tensor<S, 4> k({1, p.kv_heads, end - begin, p.dim}), v({1, p.kv_heads, end - begin, p.v_dim});
+      std::fill_n(k.data(), k.size(), std::numeric_limits<S>::quiet_NaN());
+      std::fill_n(v.data(), v.size(), std::numeric_limits<S>::quiet_NaN());
+      cache.append(stranger, k, v);
+    }
+    const Index rows = random.pick(std::vector<Index>{1, 1, 5, p.len}), begin = std::max<Index>(p.len - rows, 0);
+    const auto q = part(p.q, p.heads, {begin, p.len}, 1, 0, random);
+    options.q_offset = *options.kv_offset + begin;
+    with_mods(random.chance(0.5) ? 0 : 3, p.heads, [&](const auto& mods, Index) {
+      const auto wanted = attention(q, p.k, p.v, mods, options);
+      const std::size_t bytes = workspace_bytes(q, cache.view({id}), mods, options), guard = std::size_t{1} << 19;
+      std::vector<std::byte> memory(bytes + guard, std::byte{0xA5});
+      if (random.chance(0.7)) options.workspace = std::span(memory).first(bytes);
+      const auto got = attention(q, cache.view({id}), mods, options);
+      const auto how = ::testing::Message()
+                       << "round " << round << ", " << to_string(*options.isa) << ", pages of " << page_size
+                       << ", kv_offset " << *options.kv_offset << ", " << p.len << " keys, " << q.dim(2) << " queries, "
+                       << p.heads << " on " << p.kv_heads << " heads of " << p.dim << " and " << p.v_dim;
+      EXPECT_TRUE(same_bits(got.out.data(), wanted.out.data(), wanted.out.size())) << how;
+      EXPECT_TRUE(same_bits(got.lse.data(), wanted.lse.data(), wanted.lse.size())) << how;
+      EXPECT_EQ(std::count(memory.end() - static_cast<std::ptrdiff_t>(guard), memory.end(), std::byte{0xA5}),
+                static_cast<std::ptrdiff_t>(guard))
+          << "written beyond the workspace: " << how;
+    });
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(RowInvariant, PositionsWithinATileOverPages) { run_positions_in_pages<float>(150); }
+TEST(RowInvariant, PositionsWithinATileOverPagesOfDoubles) { run_positions_in_pages<double>(50); }
+TEST(RowInvariant, PositionsWithinATileOverPagesOfHalves) { run_positions_in_pages<Eigen::half>(50); }
+
 TEST(RowInvariant, RefusesOtherOffsetsOfKeys) {
   Random random(8);
   const auto x = drawn<float>({1, 2, 9, 16}, random);

@@ -36,10 +36,10 @@ class PrefillTiles {
       : tensors_(pass.tensors),
         problem_(pass.problem()),
         format_(pass.kernels.family.format),
+        first_position_(pass.first_position()),
         aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered() || problem_.row_invariant),
         spans_stretches_(pass.spans_stretches()),
-        merges_stretches_(pass.merges_stretches()),
-        first_position_(pass.first_position()) {}
+        merges_stretches_(pass.merges_stretches()) {}
 
   /// See PassContext.
   bool merges_stretches() const { return merges_stretches_; }
@@ -129,16 +129,17 @@ class PrefillTiles {
   }
 
  private:
-  static bool packs(const Format& format, const KvRows<T>& t) {
-    return !in_place(format, t) || t.splits_tiles_of(kKeyTile);
+  /// Whether kernels cannot read every tile in place.
+  bool packs(const Format& format, const KvRows<T>& t) const {
+    return !in_place(format, t) || t.splits_tiles_of(kKeyTile, first_position_);
   }
 
   const CallTensors<T>& tensors_;
   const Problem& problem_;
   const Format& format_;
+  Index first_position_;                     ///< see PassContext
   bool aligned_;                             ///< whether tiles of keys begin at multiples of their length
   bool spans_stretches_, merges_stretches_;  ///< see PassContext
-  Index first_position_;
 };
 
 /// The state of a tile of queries, and the kernels that update it. Shapes are those of TileMemory.

@@ -74,9 +74,11 @@ class KvRows : public DTypeView<const T> {
     return keys.begin % pages_.size + keys.size() <= pages_.size && keys.begin / pages_.size < pages_.count;
   }
 
-  /// Whether a tile of this many keys may consist of several pieces. Tiles begin at multiples of their length.
-  bool splits_tiles_of(Index keys) const {
-    return is_gathered() ? list_.run % keys != 0 : has_several_pages() && pages_.size % keys != 0;
+  /// Whether a tile of this many keys may consist of several pieces. Tiles begin where position `first` + row is a
+  /// multiple of their length.
+  bool splits_tiles_of(Index keys, Index first = 0) const {
+    if (!is_gathered() && !has_several_pages()) return false;
+    return (is_gathered() ? list_.run : pages_.size) % keys != 0 || first % keys != 0;
   }
 
   /// Number of rows of `keys` from `key` on that are equally spaced in memory.
