@@ -262,14 +262,13 @@ struct DecodeKernels {
   /// before are set to 0 in both factors, because either may not be finite.
   template <int R, int kKeys>
   static ATTN_INLINE void add_ends(V* sum, const T* const* query, const std::byte* at, Index step, Index head_dim) {
-    Array<T, kLanes> numbers;
+    Array<typename V::Int, kLanes> is_new;
     const Index rest = rest_of(head_dim);
-    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) numbers[i] = i < kLanes - rest ? T(0) : T(1);
-    const typename V::Mask is_old = V::load(numbers) == V{};
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) is_new[i] = i < kLanes - rest ? 0 : -1;
     Array<V, R> q;
-    ATTN_UNROLL for (int r = 0; r < R; ++r) q[r] = select(is_old, V{}, load_end(query[r], head_dim));
+    ATTN_UNROLL for (int r = 0; r < R; ++r) q[r] = load_end(query[r], head_dim).zeroed_unless(is_new);
     ATTN_UNROLL for (int k = 0; k < kKeys; ++k, at += step) {
-      const V x = select(is_old, V{}, load_end(at, head_dim));
+      const V x = load_end(at, head_dim).zeroed_unless(is_new);
       ATTN_UNROLL for (int r = 0; r < R; ++r) sum[r * kKeys + k] += q[r] * x;
     }
   }

@@ -158,6 +158,18 @@ struct Vec {
   /// The larger in every lane; b where either is NaN.
   friend ATTN_INLINE Vec max(const Vec& a, const Vec& b) { return {a.raw > b.raw ? a.raw : b.raw}; }
 
+  /// This vector with 0 in the lanes where `kept` is 0; in the others it must be -1. Unlike select(), it can be used
+  /// after a branch: g++ 12 crashes at -O1 if the result of a comparison of 64-byte vectors depends on a branch.
+  ATTN_INLINE Vec zeroed_unless(const Int* kept) const {
+    if constexpr (kIsVector) {
+      IntRaw bits;
+      __builtin_memcpy(&bits, kept, sizeof(bits));
+      return {(Raw)((IntRaw)raw & bits)};
+    } else {
+      return {*kept ? raw : T(0)};
+    }
+  }
+
   /// Makes reads from `next` follow the computation of this vector. Otherwise g++ for ARM moves a loop's loads before
   /// its products, and then spills sums for lack of registers. Emits no instruction.
   template <class Pointer>
