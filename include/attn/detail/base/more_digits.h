@@ -50,7 +50,8 @@ class MoreDigits {
   /// Like make(), but new digits are uninitialised.
   N* make_for_overwrite(Index size) {
     if (N* const there = data()) return there;
-    return take(std::make_unique_for_overwrite<N[]>(static_cast<std::size_t>(size)), size);
+    // libc++ 14 lacks std::make_unique_for_overwrite.
+    return take(std::unique_ptr<N[]>(new N[static_cast<std::size_t>(size)]), size);
   }
 
   /// Discards the digits if they belong to a tensor of a different size.
