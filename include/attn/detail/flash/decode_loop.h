@@ -40,7 +40,9 @@ class DirectDecode {
       pass_.begin_later(1, m);
     pass_.load_query(query, m.query);
     std::fill_n(m.out, pass_.problem().v_dim, T(0));
-    visit(visited, pass_.tensors.key(query, visited.begin), pass_.tensors.value(query, visited.begin), m);
+    // Each query head has its own keys, in one piece; see serves_pass().
+    visit(visited, pass_.tensors.k.rows_of_piece(query.batch, query.head, visited.begin),
+          pass_.tensors.v.rows_of_piece(query.batch, query.head, visited.begin), m);
     add_rest(*m.sum, *m.sum_rest);
     if (stores) pass_.store_result(query, 0, m);
     return m;

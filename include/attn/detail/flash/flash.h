@@ -231,7 +231,7 @@ class Plan {
     // read memory in longer runs.
     const double workers = workers_->count();
     for (const PassTasks<T>& pass : passes_.all()) {
-      const double share = flops > 0 ? pass.flops() / flops : 1;
+      const double share = passes.size() > 1 && flops > 0 ? pass.flops() / flops : 1;
       cuts_.add(pass, static_cast<Index>(std::max(std::min(std::ceil(2 * share * workers), workers), 1.0)));
     }
     // The longest tasks come first, so that no worker finishes long after the others; see run().

@@ -355,10 +355,11 @@ struct DecodeKernels {
     ATTN_UNROLL for (int r = 0; r < R; ++r) {
       if (r < count) {
         T* const to = (part.run.is_last ? m.out : part.sums) + (first + r) * v_dim + c;
+        const T rescale = m.rescale[first + r];  // read once: the compiler cannot know that `to` is elsewhere
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
           V all = sum[0][r][v];
           ATTN_UNROLL for (int k = 1; k < kKeys; ++k) all += sum[k][r][v];
-          if (part.run.is_last) all += load_columns(to + v * kLanes, rest) * m.rescale[first + r];
+          if (part.run.is_last) all += load_columns(to + v * kLanes, rest) * rescale;
           store_columns(to + v * kLanes, rest, all);
         }
       }

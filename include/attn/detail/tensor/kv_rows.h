@@ -98,6 +98,11 @@ class KvRows : public DTypeView<const T> {
     return DTypeView<const T>::rows(pages_.table[key / pages_.size], head, key % pages_.size);
   }
 
+  /// Like rows(), for tensors and single pages, whose rows are all in one piece.
+  RowsToRead rows_of_piece(Index batch, Index head, Index key) const {
+    return DTypeView<const T>::rows(is_paged() ? pages_.table[0] : batch, head, key);
+  }
+
   /// The factors that these rows must be multiplied by, one per row of a piece.
   const float* scales(Index batch, Index head, Index key) const {
     if (!is_paged()) return &scales_(batch, head, key);
