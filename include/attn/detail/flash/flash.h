@@ -231,8 +231,9 @@ class Plan {
     // read memory in longer runs.
     const double workers = workers_->count();
     for (const PassTasks<T>& pass : passes_.all()) {
-      const double share = passes.size() > 1 && flops > 0 ? pass.flops() / flops : 1;
-      cuts_.add(pass, static_cast<Index>(std::max(std::min(std::ceil(2 * share * workers), workers), 1.0)));
+      double wanted = workers;
+      if (passes.size() > 1 && flops > 0) wanted = std::min(std::ceil(2 * pass.flops() / flops * workers), workers);
+      cuts_.add(pass, static_cast<Index>(std::max(wanted, 1.0)));
     }
     // The longest tasks come first, so that no worker finishes long after the others; see run().
     if (passes.size() > 1)
@@ -262,7 +263,7 @@ class Plan {
     const Workspace workspace(bytes_, workers, given, partials_);
     // Workers begin with shares of neighbouring tasks. If tasks differ much, one share would have all the long ones, so
     // workers then take tasks in order instead.
-    const bool in_order = cuts().front().flops_of_task() > 2 * cuts().back().flops_of_task();
+    const bool in_order = cuts().size() > 1 && cuts().front().flops_of_task() > 2 * cuts().back().flops_of_task();
     std::atomic<Index> next{0};
     workers_->run(tasks_, [&](Index number, int worker) {
       const Index task = in_order ? next++ : number;
