@@ -1,17 +1,79 @@
-# Lists the tests that CI does not run for every commit. Sanitizers, emulators and sweeps of more scalars repeat what
-# every commit runs, and together take longer than a run may. So there are four rounds, and a commit has the round
+# Divides the tests between commits, by the commit's hash (ATTN_TEST_SEED). If the variable is not set, a build has all
+# of its tests: `cmake --preset asan` by hand.
 #
-#   ATTN_TEST_SEED mod 4
+# Samples: `tests/run` builds and runs the tests of sample ATTN_TEST_SEED mod ATTN_SAMPLES, and those that are in every
+# sample. A new test needs no line here, because each test goes to the sample with the least work so far. The file
+# samples.txt in the build folder lists the samples.
 #
-# .ci/run sets that environment variable to the commit's hash. A test that is named below runs only in its rounds; other
-# tests run whenever their build does. If the variable is not set, a build has all of its tests: `cmake --preset asan`
-# by hand.
+# Rounds: CI's other builds repeat tests under sanitizers and emulators. A commit has the round
 #
-# Add a new test to a short round whose tests link the same libraries (attn_test_rows_...). Leave it unlisted, so that
-# it runs in every round, if it can find memory errors in most of the code, or races between threads.
+#   ATTN_TEST_SEED mod ATTN_ROUNDS
 #
-# As a script: cmake -D SEED=<seed> -P Rounds.cmake prints the builds that run in the seed's round.
-set(ATTN_ROUNDS 4)
+# and a test that is named below runs only in its rounds; other tests run whenever their build does. In the last round,
+# CI runs `tests/run --all` instead of these builds. Add a new test to a short round whose tests link the same libraries
+# (attn_test_rows_...). Leave it unlisted, so that it runs in every round, if it can find memory errors in most of the
+# code, or races between threads.
+#
+# As a script: cmake -D SEED=<seed> -P Rounds.cmake prints the builds that run in the seed's round. `release` is
+# `tests/run`, `all` is `tests/run --all`.
+cmake_policy(VERSION 3.22)  # also as a script
+set(ATTN_SAMPLES 8)
+set(ATTN_ROUNDS 5)
+
+# Tests of each kind, and the sweeps that cover most mods and instruction sets.
+set(ATTN_IN_EVERY_SAMPLE attention_tests backward_sweep_float_test hello package.install poison_test random_calls_test
+                         refusal_tests sweep_bfloat16_test sweep_float_test)
+
+# The CPU seconds that tests take to build and run, where they are many more than ATTN_SECONDS_OF_MOST: groups of tests,
+# and tests whose libraries no others link. The longest come first because they are assigned first.
+set(ATTN_SECONDS_OF_MOST 15)
+set(ATTN_SECONDS benchmarks 300 train_translation 200 train_gpt 200 package.find_package 90 tinystories 90
+                 contraction 90 ring_test 80 sweep_double_test 45 sweep_long_double_test 45)
+
+# Puts a test into the sample with the least work so far, unless it already has a sample or is in every sample.
+function(attn_assign name seconds)
+  get_property(sample GLOBAL PROPERTY attn_sample_of_${name})
+  if(NOT "${sample}" STREQUAL "")
+    return()
+  endif()
+  set(sample every)
+  if(NOT name IN_LIST ATTN_IN_EVERY_SAMPLE)
+    get_property(work GLOBAL PROPERTY attn_work_of_samples)
+    if("${work}" STREQUAL "")
+      string(REPEAT ";0" ${ATTN_SAMPLES} work)
+      list(REMOVE_AT work 0)
+    endif()
+    set(least ${work})
+    list(SORT least COMPARE NATURAL)
+    list(GET least 0 least)
+    list(FIND work ${least} sample)
+    list(REMOVE_AT work ${sample})
+    math(EXPR least "${least} + ${seconds}")
+    list(INSERT work ${sample} ${least})
+    set_property(GLOBAL PROPERTY attn_work_of_samples ${work})
+  endif()
+  set_property(GLOBAL PROPERTY attn_sample_of_${name} ${sample})
+endfunction()
+
+set(long ${ATTN_SECONDS})
+while(long)
+  list(POP_FRONT long name seconds)
+  attn_assign(${name} ${seconds})
+endwhile()
+
+# attn_in_sample(<variable> <test> <seed>): whether the seed's sample has the test; ON if the seed is empty.
+function(attn_in_sample variable name seed)
+  attn_assign(${name} ${ATTN_SECONDS_OF_MOST})
+  get_property(sample GLOBAL PROPERTY attn_sample_of_${name})
+  set_property(GLOBAL APPEND PROPERTY attn_samples "${sample} ${name}")
+  set(${variable} ON PARENT_SCOPE)
+  if(NOT seed STREQUAL "" AND NOT sample STREQUAL "every")
+    math(EXPR drawn "${seed} % ${ATTN_SAMPLES}")
+    if(NOT sample EQUAL drawn)
+      set(${variable} OFF PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
 
 # in_rounds(<build> <rounds> <test>...): adds tests to the lists <build>_listed and <build>_<round>, and the build to
 # `builds`.
@@ -25,24 +87,6 @@ endmacro()
 
 # Sets these lists.
 macro(attn_rounds)
-  # Sweeps of float and of bfloat16 are in every round.
-  in_rounds(release 0 sweep_double_test backward_sweep_half_test)
-  in_rounds(release 1 sweep_long_double_test jvp_sweep_double_test)
-  in_rounds(release 2 sweep_half_test backward_sweep_long_double_test)
-  in_rounds(release 3 backward_sweep_double_test contraction)
-  # Benchmarks are built and run in one round. (bench_rivals needs oneDNN, which CI does not install.)
-  in_rounds(release 0 bench_additive bench_attention_bench bench_compare bench_rivals bench_training)
-  in_rounds(release 1 bench_backward bench_caches bench_decode bench_family bench_ring)
-  in_rounds(release 2 bench_halves bench_heatmap bench_linear_attention bench_ring_model bench_threads)
-  in_rounds(release 3 bench_compile_time bench_mods bench_phases bench_small)
-  # Each compiles programs of users of the package. package.install is in every round.
-  in_rounds(release 0 package.find_package)
-  in_rounds(release 1 package.exported)
-  in_rounds(release 2 package.mpi package.pkg_config package.recipes package.subdirectory)
-  in_rounds(release 3 package.deb package.single_header)
-  # With the checks of the site. Round 1 builds it, too, and checks its links.
-  in_rounds(release "0;2" site.build)
-
   # properties_test and tensor_views_test are in every round.
   in_rounds(asan 0 extremes_test half_test row_invariant_test sweep_bfloat16_test sweep_float_test tensor_test)
   in_rounds(asan 1 adjacent_heads_test backward_matrix_unit_test gathered_test kv_attention_test kv_cache_test kv_dots_test
@@ -77,13 +121,15 @@ macro(attn_rounds)
   # The other MPI, in a round whose emulated build is short.
   in_rounds(mpich 3 mpi_delays mpi_killed mpi_no_init mpi_train_gpt_test ring_test)
 
+  in_rounds(all 4 all)
+
   list(REMOVE_DUPLICATES builds)
 endmacro()
 
 if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
   attn_rounds()
   math(EXPR round "${SEED} % ${ATTN_ROUNDS}")
-  set(run "")
+  set(run " release")
   foreach(build IN LISTS builds)
     if(${build}_${round})
       string(APPEND run " ${build}")
@@ -108,20 +154,30 @@ function(attn_left_out variable build seed)
   endif()
 endfunction()
 
-# attn_share(<list> <seed>): reduces a list of similar items to the quarter of the seed's round; keeps all if the seed
-# is empty.
+# attn_leaves_out(<variable> <test>): whether this build leaves the test to other seeds, by its list or by the sample.
+function(attn_leaves_out variable name)
+  attn_in_sample(in_sample ${name} "${ATTN_SAMPLE_SEED}")
+  if(in_sample AND NOT name IN_LIST ATTN_LEFT_OUT)
+    set(${variable} OFF PARENT_SCOPE)
+  else()
+    set(${variable} ON PARENT_SCOPE)
+  endif()
+endfunction()
+
+# attn_share(<list> <seed>): reduces a list of similar items to those of the seed's sample; keeps all if the seed is
+# empty.
 function(attn_share variable seed)
   if(seed STREQUAL "")
     return()
   endif()
-  math(EXPR round "${seed} % ${ATTN_ROUNDS}")
+  math(EXPR sample "${seed} % ${ATTN_SAMPLES}")
   set(attn_kept "")
   set(turn 0)
   foreach(item IN LISTS ${variable})
-    if(turn EQUAL round)
+    if(turn EQUAL sample)
       list(APPEND attn_kept ${item})
     endif()
-    math(EXPR turn "(${turn} + 1) % ${ATTN_ROUNDS}")
+    math(EXPR turn "(${turn} + 1) % ${ATTN_SAMPLES}")
   endforeach()
   set(${variable} ${attn_kept} PARENT_SCOPE)
 endfunction()
