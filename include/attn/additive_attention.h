@@ -108,11 +108,11 @@ void for_each_additive_weight_tile(const Q& query, const K& key, const Lse& lse,
                 "tile.weights(i, j); }");
   const detail::CheckedAdditive call(query, key, key, score, mods, options);
   using T = typename decltype(call)::T;
-  const auto checked = detail::checked_weight_lse<T>(lse, call.problem);
   const detail::ProjectedCall<T> projected(call);
+  const detail::CallTensors<T> tensors = projected.tensors({}, call.k);
+  const auto checked = detail::checked_weight_lse<T>(lse, tensors, detail::Bound<M>::kIsGrouped, call.options);
   const detail::TileModsOf<T, detail::Bound<M>> tile_mods(call.mods);
-  detail::WeightTiles<T>(projected.tensors({}, call.k), checked, &tile_mods,
-                         detail::vectors_of(detail::isa_of(call.options)))
+  detail::WeightTiles<T>(tensors, checked, &tile_mods, detail::vectors_of(detail::isa_of(call.options)))
       .run(call.options.executor, callback);
 }
 

@@ -36,6 +36,7 @@ template <class T>
 struct CheckedLse {
   TensorView<const T, 3> lse;
   LseRests<T> rests;
+  bool is_of_other_scores = false;  ///< see lse_is_of_other_scores(); they are then computed again
 };
 
 /// Recomputes the weight tiles of a call from its queries, keys and log-sum-exps.
@@ -75,12 +76,29 @@ class WeightTiles {
   void one_tile(const QueryTile& queries, TileMemory<T> m, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
+    const Index last = queries.rows.size() - 1;
+    load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries,
+               m.packed_key, m);
+    if (tensors_.score) m.score_weight = tensors_.score->of(queries.head);
     // The softmax step computes e^(score - max). With the log-sum-exp in place of the maximum it yields the weight, up
     // to the rounding error of the log-sum-exp.
-    const Index last = queries.rows.size() - 1;
     T* const factors = m.out;
-    bool rounds = false;
-    for (Index i = 0; i < kernels.queries; ++i) {
+    bool rounds = lse_.is_of_other_scores;
+    if (lse_.is_of_other_scores) {
+      const T sink = static_cast<T>(mods_->sink(queries.head));
+      std::fill_n(m.max, kernels.queries, sink);
+      std::fill_n(m.sum, kernels.queries, sink == -kInfinity ? T(0) : T(1));
+      std::fill_n(m.sum_rest, kernels.queries, T(0));
+      for_each_key_tile(queries, m, [&](const Tile&, const Range& rows) {
+        family_.find_max(m, kernels.queries, rows.size());
+        kernels.softmax(m, rows.size(), Rows<T>{nullptr, 0}, 0);
+      });
+      for (Index i = 0; i < kernels.queries; ++i) {
+        add_rest(m.sum[i], m.sum_rest[i]);
+        factors[i] = m.sum[i] == T(0) ? T(0) : T(1) / m.sum[i];
+      }
+    }
+    for (Index i = 0; !lse_.is_of_other_scores && i < kernels.queries; ++i) {
       if (p.sigmoid_bias) {
         m.max[i] = static_cast<T>(-*p.sigmoid_bias);
         continue;
@@ -91,20 +109,9 @@ class WeightTiles {
       rounds |= rest != T(0);
       factors[i] = std::exp(-rest);
     }
-    load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries,
-               m.packed_key, m);
-    if (tensors_.score) m.score_weight = tensors_.score->of(queries.head);
-    const Range visited = visited_keys(tensors_, mods_, queries);
-    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
-      const Range rows{j, std::min(j + kKeyTile, visited.end)};
-      const Tile tile = tensors_.pairs(queries, rows);
-      const Coverage coverage = mods_->coverage(vectors_, tile);
-      if (coverage == Coverage::none) continue;
+    for_each_key_tile(queries, m, [&](const Tile& tile, const Range& rows) {
       const Index keys = rows.size();
-      kernels.score(m, rows_of(family_, tensors_.key(queries, j), keys, p.head_dim, 1, m.packed_key), keys, p.head_dim);
-      if (coverage == Coverage::some || mods_->has_scores())
-        mods_->apply(vectors_, m.scores, kernels.queries, tile, coverage == Coverage::some);
-      std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());
+      std::fill_n(m.tile_max, kernels.queries, -kInfinity);
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
       for (Index key = 0; rounds && key < keys; ++key)
         for (Index i = 0; i < kernels.queries; ++i) m.scores[key * kernels.queries + i] *= factors[i];
@@ -114,8 +121,30 @@ class WeightTiles {
       }
       visit(WeightTile<T>{queries.batch, queries.head, queries.rows, rows,
                           TensorView<const T, 2>(m.scores, {last + 1, keys}, {1, kernels.queries})});
+    });
+  }
+
+  /// Calls visit(pairs, rows of keys) for each tile of keys that some queries may keep, with its modded scores in
+  /// m.scores.
+  template <class Visit>
+  void for_each_key_tile(const QueryTile& queries, const TileMemory<T>& m, const Visit& visit) const {
+    const Problem& p = tensors_.problem;
+    const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
+    const Range visited = visited_keys(tensors_, mods_, queries);
+    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
+      const Range rows{j, std::min(j + kKeyTile, visited.end)};
+      const Tile tile = tensors_.pairs(queries, rows);
+      const Coverage coverage = mods_->coverage(vectors_, tile);
+      if (coverage == Coverage::none) continue;
+      kernels.score(m, rows_of(family_, tensors_.key(queries, j), rows.size(), p.head_dim, 1, m.packed_key),
+                    rows.size(), p.head_dim);
+      if (coverage == Coverage::some || mods_->has_scores())
+        mods_->apply(vectors_, m.scores, kernels.queries, tile, coverage == Coverage::some);
+      visit(tile, rows);
     }
   }
+
+  static constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
   CallTensors<T> tensors_;
   CheckedLse<T> lse_;
@@ -125,9 +154,10 @@ class WeightTiles {
   QueryTiles<T> tiles_;
 };
 
-/// Returns a checked view of the log-sum-exps that weights are recomputed from.
+/// Returns a checked view of the log-sum-exps that weights are recomputed from. `groups`: whether a mask groups tokens.
 template <class T, class Lse>
-CheckedLse<T> checked_weight_lse(const Lse& lse, const Problem& problem) {
+CheckedLse<T> checked_weight_lse(const Lse& lse, const CallTensors<T>& tensors, bool groups, const Options& options) {
+  const Problem& problem = tensors.problem;
   const auto rows = lse_rank3(lse);
   if (problem.sigmoid_bias && rows.size() == 0) return {};
   check_has_lse(problem, "lse");
@@ -135,7 +165,7 @@ CheckedLse<T> checked_weight_lse(const Lse& lse, const Problem& problem) {
   require(rows.shape() == want, "lse has shape ", rows.shape(), ", expected ", want, " as (batch, heads, q_len)");
   static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
                 "attn: lse must have the scalar type of the query (float for 16-bit queries)");
-  return {rows, rests_beside<T>(lse)};
+  return {rows, rests_beside<T>(lse), lse_is_of_other_scores(tensors, groups, options)};
 }
 
 /// The checked arguments of a call whose weights are recomputed: a CheckedCall and the log-sum-exps it returned.
@@ -151,7 +181,8 @@ class CheckedWeights {
         problem(call_.problem),
         executor_(options.executor),
         mods_(call_.mods),
-        tiles_(call_.tensors(), checked_weight_lse<T>(lse, problem), &mods_, vectors_of(isa_of(options))) {}
+        tiles_(call_.tensors(), checked_weight_lse<T>(lse, call_.tensors(), Bound<M>::kIsGrouped, options), &mods_,
+               vectors_of(isa_of(options))) {}
   CheckedWeights(const CheckedWeights&) = delete;
 
   const Problem& problem;
@@ -182,7 +213,8 @@ inline namespace ATTN_BUILT_FOR {
 /// `lse` is what attention() returned for the same arguments. Tiles that a mask drops entirely are skipped; their
 /// weights are 0. One thread visits all tiles of a head, in ascending order of rows and, within rows, of keys.
 /// Callbacks for different heads may run concurrently. options.workspace is not used. Cost: the score product and the
-/// softmax, about half of an attention() call.
+/// softmax, about half of an attention() call; twice as much if the call is one of bf16 on processors with bf16 products,
+/// or has few queries: the weights then sum to 1 only relative to a log-sum-exp that is computed again.
 /// @throws std::invalid_argument as attention() does, and if the shape of lse is not (q_len) or (batch, heads, q_len).
 template <class Q, class K, class Lse, class M = Mods<>, class Callback>
 void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,

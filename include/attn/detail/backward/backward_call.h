@@ -25,6 +25,9 @@ struct BackwardCall {
   /// Whether gradients are added to the contents of grad_q, grad_k and grad_v. If so, the gradients of sinks are left
   /// to another call.
   bool accumulates = false;
+  /// Whether the loop computes the sums over the keys of each query itself, instead of taking them from `out` and
+  /// `lse`: see BackwardLoop::sum_rows().
+  bool sums_rows = false;
 
   bool has_scores() const { return mods && mods->has_scores(); }
   T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }

@@ -56,16 +56,20 @@ class BackwardLoop {
     for (Index row = 0; row < width; ++row) {
       const Index r = queries.rows.begin + std::min(row, count - 1);
       if (problem_.sigmoid_bias) {  // weights are independent: see detail/kernels/sigmoid_kernels.h
-        p.lse[row] = static_cast<T>(-*problem_.sigmoid_bias), p.lse_rest[row] = p.delta[row] = 0;
+        p.lse[row] = static_cast<T>(-*problem_.sigmoid_bias);
+        p.lse_rest[row] = p.delta[row] = p.delta_rest[row] = 0;
         continue;
       }
+      p.delta_rest[row] = 0;
       // If no key is kept, any lse for which e^(-inf - lse) is 0 will do.
       const T& lse = call_.lse(queries.batch, queries.head, r);
       p.lse[row] = lse == -kInfinity ? T(0) : lse;
       p.lse_rest[row] = call_.lse_rests.of(&lse);
       if (row >= count) p.delta[row] = 0;
-      if (call_.grad_lse.data() && row < count) p.delta[row] -= call_.grad_lse(queries.batch, queries.head, r);
+      if (!call_.sums_rows && call_.grad_lse.data() && row < count)
+        p.delta[row] -= call_.grad_lse(queries.batch, queries.head, r);
     }
+    if (call_.sums_rows) sum_rows(p, m);
   }
 
   /// Runs one task: the pairs of a part of a group's keys and a part of its queries. `sums`: see LearnedMods.
@@ -90,7 +94,7 @@ class BackwardLoop {
         for (KvTile& keys : chunk) {
           if (intersect(p.visited, keys.range).empty()) continue;
           const Tile pairs = call_.tensors.pairs(p.queries, keys.range);
-          const Coverage coverage = call_.mods ? call_.mods->coverage(plan_.vectors(), pairs) : Coverage::all;
+          const Coverage coverage = coverage_of(pairs);
           if (coverage != Coverage::none) one_tile(p, pairs, coverage == Coverage::some, keys, key_part, m);
         }
       }
@@ -144,7 +148,9 @@ class BackwardLoop {
   void learn_sinks(std::byte* group_memory, Index, GradientSum<T>* sums) const {
     for (Index i = 0; i < plan_.tiles_of_group(); ++i) {
       const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
-      call_.learned->learn_sinks(p.queries.head, p.lse, p.lse_rest, p.delta, p.queries.rows.size(), sums);
+      const Index count = p.queries.rows.size();
+      for (Index row = 0; row < count; ++row) p.delta[row] += p.delta_rest[row];
+      call_.learned->learn_sinks(p.queries.head, p.lse, p.lse_rest, p.delta, count, sums);
     }
   }
 
@@ -180,18 +186,24 @@ class BackwardLoop {
     bool finite = true;        ///< whether all keys and values are finite
   };
 
-  /// Loads tile number `tile` of a group's keys as tile `i` of a chunk, with zero gradients.
-  void load(KvTile& keys, std::byte* group_memory, Index batch, Index kv_head, Index tile, Index query_part, Index i,
-            const WorkerMemory<T>& m) const {
-    const Index first = i * kKeyTile;
-    keys = {};
+  /// Loads tile number `tile` of a group's keys and values as tile `i` of a chunk.
+  KvTile loaded(Index batch, Index kv_head, Index tile, Index i, const WorkerMemory<T>& m) const {
+    KvTile keys{};
     keys.checked = plan_.on_matrix_unit();  // tensors that suit the matrix unit are finite
     keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
     const auto load_rows = [&](const KvRows<T>& t, Index dim, T* packed) {
-      return kv_rows_of(family_, t, batch, kv_head, keys.range, family_.format.keys, packed + first * plan_.row(dim));
+      return kv_rows_of(family_, t, batch, kv_head, keys.range, family_.format.keys,
+                        packed + i * kKeyTile * plan_.row(dim));
     };
     keys.key = load_rows(call_.tensors.k, problem_.head_dim, m.packed_key);
     keys.value = load_rows(call_.tensors.v, problem_.v_dim, m.packed_value);
+    return keys;
+  }
+  /// The same, with zero gradients.
+  void load(KvTile& keys, std::byte* group_memory, Index batch, Index kv_head, Index tile, Index query_part, Index i,
+            const WorkerMemory<T>& m) const {
+    const Index first = i * kKeyTile;
+    keys = loaded(batch, kv_head, tile, i, m);
     keys.arranged_key = family_.arrange_values(keys.key, keys.range.size(), problem_.head_dim,
                                                m.arranged_key + first * plan_.arranged_row());
     keys.grad_key = m.grad_key + first * plan_.key_row();
@@ -212,12 +224,66 @@ class BackwardLoop {
     return keys.finite;
   }
 
-  void one_tile(PreparedQueries<T>& p, const Tile& pairs, bool masked, KvTile& keys, Index key_part,
-                const WorkerMemory<T>& m) const {
+  /// Computes for each query the sums over its keys that weights and their gradients are relative to: the softmax's
+  /// denominator and delta. The forward pass knows both, but only for the scores and weights that its kernels computed.
+  /// bf16 kernels round weights, and kernels of single queries add up scores in another order. Where values or keys
+  /// have a common part, gradients are differences of much larger numbers, and even such small deviations would leave a
+  /// part of them over; so both passes must speak of the same softmax. Here, scores are computed as in one_tile(), bit
+  /// for bit. Costs two products in addition to the five of one_tile().
+  ///
+  /// grad_out · out is close to delta and only centres the gradients of weights, so it may be rounded, or belong to
+  /// another path; the sum of what is left becomes delta_rest. (Models of 69 cases: with delta in two parts, no error
+  /// exceeded that of the naive path. With a single number, or with weights in two parts, errors were up to seven times
+  /// as large, and with the same rounded weights in both passes, 234 times as large for learned biases.)
+  void sum_rows(PreparedQueries<T>& p, const WorkerMemory<T>& m) const {
+    const QueryTile& queries = p.queries;
+    const Index width = family_.set_for(queries.rows.size()).queries, kv_head = problem_.kv_head(queries.head);
+    const RowSums<T> sums{p.lse, p.delta, p.lse_rest, m.sum_rest, p.delta_rest, m.grad_rest};
+    const T sink = call_.mods ? static_cast<T>(call_.mods->sink(queries.head)) : -kInfinity;
+    for (Index i = 0; i < width; ++i) {
+      if (!std::isfinite(p.delta[i])) p.delta[i] = 0;
+      // A sink has the weight e^0 relative to itself, and no value.
+      sums.max[i] = sink;
+      sums.sum[i] = sink == -kInfinity ? T(0) : T(1);
+      sums.grads[i] = -sums.sum[i] * p.delta[i];
+      sums.sum_rest[i] = sums.grad_rest[i] = 0;
+    }
+    const KernelScope<T> in_use(family_);
+    for (Index tile = p.visited.begin / kKeyTile; tile * kKeyTile < p.visited.end; ++tile) {
+      const Range range{tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
+      const Tile pairs = call_.tensors.pairs(queries, range);
+      const Coverage coverage = coverage_of(pairs);
+      if (coverage == Coverage::none) continue;
+      const KvTile keys = loaded(queries.batch, kv_head, tile, 0, m);
+      TileMemory<T> memory{};
+      compute_scores(p, pairs, coverage == Coverage::some, keys, memory, m);
+      plan_.kernels().add_to_sums(sums, m.scores, m.grad_scores, width, range.size());
+    }
+    for (Index i = 0; i < width; ++i) {
+      if (sums.max[i] == -kInfinity) {  // no key is kept
+        p.lse[i] = p.lse_rest[i] = p.delta[i] = p.delta_rest[i] = 0;
+        continue;
+      }
+      add_rest(sums.sum[i], sums.sum_rest[i]);
+      add_rest(sums.grads[i], sums.grad_rest[i]);
+      p.delta_rest[i] = sums.grads[i] / sums.sum[i];
+      p.lse_rest[i] = std::log(sums.sum[i]);
+      if (call_.grad_lse.data() && i < queries.rows.size())
+        p.delta_rest[i] -= call_.grad_lse(queries.batch, queries.head, queries.rows.begin + i);
+    }
+  }
+
+  Coverage coverage_of(const Tile& pairs) const {
+    return call_.mods ? call_.mods->coverage(plan_.vectors(), pairs) : Coverage::all;
+  }
+  bool with_slopes(const WorkerMemory<T>& m) const { return call_.slopes && !m.raw; }
+
+  /// Computes the modded scores of a tile, in m.scores, and the gradients of its weights, in m.grad_scores.
+  void compute_scores(const PreparedQueries<T>& p, const Tile& pairs, bool masked, const KvTile& keys,
+                      TileMemory<T>& tile, const WorkerMemory<T>& m) const {
     const Index rows_of_tile = p.queries.rows.size(), count = keys.range.size();
     const KernelSet<T>& kernels = family_.set_for(rows_of_tile);
     const OtherScore<T>* const other = call_.tensors.score;
-    TileMemory<T> tile{};
     tile.tile_max = m.tile_max;
     if (other) tile.score_weight = other->of(p.queries.head);
     const auto score = [&](const KernelSet<T>& by, T* query, T* scores, Rows<T> key, Index dim, T factor) {
@@ -228,30 +294,40 @@ class BackwardLoop {
     score(kernels, p.grad_out, m.grad_scores, keys.value, problem_.v_dim, kept_factor_);
     score(other ? other->family.set_for(rows_of_tile) : kernels, p.query, m.scores, keys.key, problem_.head_dim,
           scale_);
-    // If mods learn, LearnedMods (below) computes the derivatives of the scores along with the gradients of the
+    // If mods learn, LearnedMods (in one_tile()) computes the derivatives of the scores along with the gradients of the
     // parameters.
-    const bool modded = masked || call_.has_scores();
     if (m.raw) std::copy_n(m.scores, count * kernels.queries, m.raw);
-    const bool with_slopes = call_.slopes && !m.raw;
-    if (with_slopes)
+    if (with_slopes(m))
       call_.slopes->apply(plan_.vectors(), m.scores, m.slopes, kernels.queries, pairs, masked);
-    else if (modded)
+    else if (masked || call_.has_scores())
       call_.mods->apply(plan_.vectors(), m.scores, kernels.queries, pairs, masked);
+    drop(m.grad_scores, kernels.queries, pairs);
+  }
+
+  /// Zeroes the weights, or their gradients, of pairs that dropout drops.
+  void drop(T* weights, Index queries, const Tile& pairs) const {
+    if (kept_factor_ != T(1))
+      call_.mods->drop_weights(plan_.vectors(), weights, WeightOrder::keys_by_queries, queries, pairs);
+  }
+
+  void one_tile(PreparedQueries<T>& p, const Tile& pairs, bool masked, KvTile& keys, Index key_part,
+                const WorkerMemory<T>& m) const {
+    const Index rows_of_tile = p.queries.rows.size(), count = keys.range.size();
+    const KernelSet<T>& kernels = family_.set_for(rows_of_tile);
+    const OtherScore<T>* const other = call_.tensors.score;
+    TileMemory<T> tile{};
+    compute_scores(p, pairs, masked, keys, tile, m);
+    const bool modded = masked || call_.has_scores();
     const bool select = modded && !(p.finite && is_finite(keys));
     tile.dropped = m.dropped;
     if (select) family_.find_dropped(tile, kernels.queries, count);
-    const auto drop = [&](T* weights) {
-      if (kept_factor_ != T(1))
-        call_.mods->drop_weights(plan_.vectors(), weights, WeightOrder::keys_by_queries, kernels.queries, pairs);
-    };
-    drop(m.grad_scores);
-    plan_.kernels().softmax({m.scores, m.grad_scores, with_slopes ? m.slopes : nullptr, p.lse, p.lse_rest, p.delta},
-                            kernels.queries, count);
-    drop(m.scores);
+    plan_.kernels().softmax(
+        {m.scores, m.grad_scores, with_slopes(m) ? m.slopes : nullptr, p.lse, p.lse_rest, p.delta, p.delta_rest},
+        kernels.queries, count);
+    drop(m.scores, kernels.queries, pairs);
     if (m.raw) call_.learned->learn(m.raw, m.grad_scores, kernels.queries, pairs, m.sums);
 
     tile.scores = m.grad_scores;
-    tile.weights = plan_.kernels().arrange_weights(m.grad_scores, kernels.queries, count, m.weights);
     tile.out = p.grad_query + key_part * plan_.grad_query_size();
     const OutUpdate update = std::exchange(p.added[key_part], 1) ? OutUpdate::add : OutUpdate::overwrite;
     if (other) add_other_gradients(p, keys, tile.out, update, kernels.queries, m);
@@ -266,12 +342,18 @@ class BackwardLoop {
                             plan_.key_row(), keys.grad_key);
       return;
     }
-    if (!other) kernels.value(tile, keys.arranged_key, count, problem_.head_dim, update, PrefetchPlan::nothing(p.lse));
-    plan_.kernels().add_rows(m.scores, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(),
-                             keys.grad_value);
-    if (!other)
-      plan_.kernels().add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(),
-                               keys.grad_key);
+    const BackwardKernelSet<T>& own = plan_.kernels();
+    own.add_rows(m.scores, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(), keys.grad_value);
+    if (other) return;
+    const auto add_products = [&](OutUpdate how) {
+      tile.weights = own.arrange_weights(m.grad_scores, kernels.queries, count, m.weights);
+      kernels.value(tile, keys.arranged_key, count, problem_.head_dim, how, PrefetchPlan::nothing(p.lse));
+      own.add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(), keys.grad_key);
+    };
+    add_products(update);
+    if (own.take_rests == nullptr) return;
+    own.take_rests(m.grad_scores, kernels.queries, count);
+    add_products(OutUpdate::add);
   }
 
   /// Computes the gradients of queries, keys and weights from m.grad_scores, for scores that are not dot products.

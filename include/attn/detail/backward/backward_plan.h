@@ -21,10 +21,10 @@ struct PreparedQueries {
   T* query_panels;     ///< query as panels, (queries, key_row)
   T* grad_out_panels;  ///< grad_out as panels, (queries, value_row)
   T* lse;
-  T* lse_rest;  ///< the part of lse lost to rounding
-  T* delta;
-  T* grad_query;         ///< (key parts, grad_query_size)
-  unsigned char* added;  ///< (key parts): whether the part has added to grad_query
+  T* lse_rest;            ///< the part of lse lost to rounding
+  T *delta, *delta_rest;  ///< delta_rest: the part of delta lost to rounding
+  T* grad_query;          ///< (key parts, grad_query_size)
+  unsigned char* added;   ///< (key parts): whether the part has added to grad_query
 };
 
 /// The memory of one worker.
@@ -32,6 +32,7 @@ template <class T>
 struct WorkerMemory {
   T *scores, *grad_scores, *slopes;  // (keys, queries)
   T* tile_max;
+  T *sum_rest, *grad_rest;       // (queries): see RowSums
   T *rows, *more_rows;           // (queries, head_dim or v_dim)
   T *packed_key, *packed_value;  // (keys of a chunk, head_dim), (…, v_dim)
   T *arranged_key, *weights;     // (keys of a chunk, head_dim) and (keys, queries), if kernels expect another order
@@ -177,7 +178,7 @@ class BackwardPlan {
                 value = row(problem_.v_dim), widest = std::max(key, value);
     WorkerMemory<T> m;
     m.scores = arena.take(kKeyTile * q), m.grad_scores = arena.take(kKeyTile * q), m.slopes = arena.take(kKeyTile * q);
-    m.tile_max = arena.take(q);
+    m.tile_max = arena.take(q), m.sum_rest = arena.take(q), m.grad_rest = arena.take(q);
     m.grad_key = arena.take(keys * key_row()), m.grad_value = arena.take(keys * value_row());
     m.packed_key = arena.take(keys * key), m.packed_value = arena.take(keys * value);
     m.arranged_key = arena.take(keys * arranged_row()), m.weights = arena.take(arranged_weights());
@@ -198,9 +199,7 @@ class BackwardPlan {
     p.grad_out = arena.take(row(problem_.v_dim) * q);
     p.query_panels = arena.take(key_row() * q);
     p.grad_out_panels = arena.take(value_row() * q);
-    p.lse = arena.take(q);
-    p.lse_rest = arena.take(q);
-    p.delta = arena.take(q);
+    for (T** numbers : {&p.lse, &p.lse_rest, &p.delta, &p.delta_rest}) *numbers = arena.take(q);
     p.grad_query = arena.take(key_parts_ * grad_query_size());
     return p;
   }

@@ -146,12 +146,14 @@ class CheckedBackward {
   auto gradients() const { return in_.gradients(); }
 
   /// `learned` receives the gradients of the mods' parameters; if it is null, the mods' own tensors receive them.
+  /// has_more_keys: whether `out` and `lse` include keys of other calls, as they may with a kv_offset.
   template <class GQ, class GK, class GV>
   void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
-           const LearnedMods<T>* learned = nullptr) const {
+           const LearnedMods<T>* learned = nullptr, bool has_more_keys = false) const {
     const auto& call = in_.call;
     const BackwardMods<T, Bound<M>> mods(call.mods, call.problem);
-    const BackwardCall<T> made{call.template inputs_beside<GradOut, Out, GQ, GK, GV>(),
+    const CallTensors<T> tensors = call.template inputs_beside<GradOut, Out, GQ, GK, GV>();
+    const BackwardCall<T> made{tensors,
                                out_,
                                in_.grad_out,
                                lse_,
@@ -164,7 +166,8 @@ class CheckedBackward {
                                mods.slopes(),
                                learned ? learned : mods.learned(),
                                {},
-                               options.accumulate};
+                               options.accumulate,
+                               !has_more_keys && sums_rows(tensors, out_, Bound<M>::kIsGrouped, options)};
     if constexpr (lists_keys<Bound<M>>())
       if (call.mods.grouped().gathers_backward(call.problem))
         return listed_backward<T>(made, ListedCallOf<T, Bound<M>, BackwardMods>(call.mods, call.problem), options);
@@ -174,7 +177,7 @@ class CheckedBackward {
   /// Like run(), for gradients in the caller's memory; see CheckedCall::caller_tensors().
   template <class GQ, class GK, class GV>
   void run_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
-                const LearnedMods<T>* learned = nullptr) const {
+                const LearnedMods<T>* learned = nullptr, bool has_more_keys = false) const {
     if constexpr (check_destinations<GQ, GK, GV>()) {
       const Footprint to[3] = {checked_gradient<T>(grad_query, in_.call.q, kNames[0]),
                                checked_gradient<T>(grad_key, in_.call.k, kNames[1]),
@@ -185,7 +188,7 @@ class CheckedBackward {
         check_apart(to[i], kNames[i], given_out_, "out");
         check_apart(to[i], kNames[i], to[(i + 1) % 3], kNames[(i + 1) % 3]);
       }
-      run(grad_query, grad_key, grad_value, options, learned);
+      run(grad_query, grad_key, grad_value, options, learned, has_more_keys);
     }
   }
 

@@ -85,5 +85,14 @@ ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options
   return rounding;
 }
 
+/// Whether a backward pass computes the sums over the keys of each query itself: see BackwardLoop::sum_rows(). If there
+/// are more keys in other calls, it cannot.
+template <class T>
+bool sums_rows(const CallTensors<T>& tensors, const DTypeView<const T>& out, bool groups, const Options& options) {
+  if (options.accumulate || tensors.problem.sigmoid_bias) return false;
+  const bool is_rounded = out.dtype() != DType::native && !tensors.problem.has_part_of_keys;
+  return is_rounded || lse_is_of_other_scores(tensors, groups, options);
+}
+
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -83,6 +83,7 @@ class ListedLoop {
   void learn_sinks(std::byte* group_memory, Index group, GradientSum<T>* sums) const {
     for (Index head = 0; head < plan_.group_heads(); ++head) {
       const ListedPairs<T> pairs = plan_.pairs(group_memory, head);
+      for (Index row = 0; row < problem_.q_len; ++row) pairs.delta[row] += pairs.delta_rest[row];
       call_.learned->learn_sinks(group % problem_.kv_heads * plan_.group_heads() + head, pairs.lse, pairs.lse_rest,
                                  pairs.delta, problem_.q_len, sums);
     }
@@ -100,17 +101,12 @@ class ListedLoop {
 
   void one_list(const Query& query, const ListedPairs<T>& pairs, const typename ListedCall<T>::Mods& mods,
                 GradientSum<T>* sums, const ListedMemory<T>& m) const {
-    const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim, kv_head = problem_.kv_head(query.head);
+    const Index head_dim = problem_.head_dim;
     for (Index i = 0; i < query.heads; ++i) begin(query, i, pairs, m);
-    const Index first = plan_.first_list(query.batch, query.head), number = first + (lists_.rows == 1 ? 0 : query.row);
-    const std::span<const Index> list = lists_.list(number);
-    for (Range entries{0, 0}; entries.end < lists_.size(number);) {
-      entries = {entries.end, std::min(entries.end + kKeyTile, lists_.size(number))};
+    if (call_.sums_rows) sum_rows(query, pairs, mods, m);
+    const Index first = plan_.first_list(query.batch, query.head), number = number_of(query);
+    for_each_tile(query, m, [&](const Range& entries) {
       const Index count = entries.size();
-      load(call_.tensors.k, query.batch, kv_head, list.data() + entries.begin, count, m.key);
-      load(call_.tensors.v, query.batch, kv_head, list.data() + entries.begin, count, m.value);
-      multiply(m.scores, m.query, m.key, query.heads, count, head_dim);
-      multiply(m.grad_scores, m.grad_out, m.value, query.heads, count, v_dim);
       bool dropped_any = false;
       const ListedPairs<T> to = pairs.from(lists_.begin(number) - lists_.begin(first) + entries.begin);
       for (Index i = 0; i < query.heads; ++i)
@@ -119,9 +115,73 @@ class ListedLoop {
         add(m.grad_query, m.grad_scores, m.key, query.heads, count, head_dim, m);
       else
         add_kept(query, to, m, count);
-    }
+    });
     for (Index i = 0; i < query.heads; ++i)
       store(m.grad_query + i * head_dim, scale_, call_.grad_q.rows(query.batch, query.head + i, query.row), head_dim);
+  }
+
+  /// The number of the list of a query and its neighbouring heads.
+  Index number_of(const Query& query) const {
+    return plan_.first_list(query.batch, query.head) + (lists_.rows == 1 ? 0 : query.row);
+  }
+
+  /// Calls visit(entries) for the list of a query, a tile at a time, with the products of its heads with the keys and
+  /// values of these entries in m.scores and m.grad_scores.
+  template <class Visit>
+  void for_each_tile(const Query& query, const ListedMemory<T>& m, const Visit& visit) const {
+    const Index kv_head = problem_.kv_head(query.head), size = lists_.size(number_of(query));
+    const Index* const list = lists_.list(number_of(query)).data();
+    for (Range entries{0, 0}; entries.end < size;) {
+      entries = {entries.end, std::min(entries.end + kKeyTile, size)};
+      const Index count = entries.size();
+      load(call_.tensors.k, query.batch, kv_head, list + entries.begin, count, m.key);
+      load(call_.tensors.v, query.batch, kv_head, list + entries.begin, count, m.value);
+      multiply(m.scores, m.query, m.key, query.heads, count, problem_.head_dim);
+      multiply(m.grad_scores, m.grad_out, m.value, query.heads, count, problem_.v_dim);
+      visit(entries);
+    }
+  }
+
+  /// See BackwardLoop::sum_rows(). Lane i sums the entries i, i + kKeyTile, …; the lanes are added up at the end.
+  void sum_rows(const Query& query, const ListedPairs<T>& pairs, const typename ListedCall<T>::Mods& mods,
+                const ListedMemory<T>& m) const {
+    const RowSums<T>& s = m.sums;
+    std::fill_n(s.max, query.heads * kKeyTile, -kInfinity);
+    for (T* numbers : {s.sum, s.sum_rest, s.grads, s.grad_rest}) std::fill_n(numbers, query.heads * kKeyTile, T(0));
+    for (Index i = 0; i < query.heads; ++i)
+      if (T& delta = pairs.of(i).delta[query.row]; !std::isfinite(delta)) delta = 0;
+    for_each_tile(query, m, [&](const Range& entries) {
+      for (Index i = 0; i < query.heads; ++i) {
+        const ListedMemory<T> own = m.of(i);
+        apply_mods({query.row, query.head + i, {0, 1}, entries}, mods, own);
+        std::fill_n(own.sums.delta, kKeyTile, pairs.of(i).delta[query.row]);
+        plan_.kernels().add_to_sums(own.sums, own.scores, own.grad_scores,
+                                    padded(entries.size(), plan_.kernels().columns), 1);
+      }
+    });
+    for (Index i = 0; i < query.heads; ++i) {
+      const RowSums<T> own = m.of(i).sums;
+      const ListedPairs<T> to = pairs.of(i);
+      T &lse = to.lse[query.row], &lse_rest = to.lse_rest[query.row], &delta = to.delta[query.row],
+        &delta_rest = to.delta_rest[query.row];
+      const T sink = mods.tile ? static_cast<T>(mods.tile->sink(query.head + i)) : -kInfinity;
+      const T highest = std::max(sink, *std::max_element(own.max, own.max + kKeyTile));
+      lse = lse_rest = delta_rest = 0;
+      if (highest == -kInfinity) {  // no key is kept
+        delta = 0;
+        continue;
+      }
+      T sum = std::exp(sink - highest), grads = -sum * delta, sum_lost = 0, grads_lost = 0;
+      for (Index lane = 0; lane < kKeyTile; ++lane) {
+        const T factor = std::exp(own.max[lane] - highest);
+        add_exactly(sum, sum_lost, factor * (own.sum[lane] + own.sum_rest[lane]));
+        add_exactly(grads, grads_lost, factor * (own.grads[lane] + own.grad_rest[lane]));
+      }
+      add_rest(sum, sum_lost);
+      add_rest(grads, grads_lost);
+      lse = highest, lse_rest = std::log(sum), delta_rest = grads / sum;
+      if (call_.grad_lse.data()) delta_rest -= call_.grad_lse(query.batch, query.head + i, query.row);
+    }
   }
 
   /// Loads head `i` of a query.
@@ -130,6 +190,7 @@ class ListedLoop {
     T *const q = m.query + i * head_dim, *const grad_out = m.grad_out + i * v_dim;
     T &lse = pairs.of(i).lse[query.row], &lse_rest = pairs.of(i).lse_rest[query.row],
       &delta = pairs.of(i).delta[query.row];
+    pairs.of(i).delta_rest[query.row] = 0;
     load(call_.tensors.q, query.batch, head, query.row, q);
     family_.multiply(q, q, head_dim, scale_);
     load(call_.grad_out, query.batch, head, query.row, grad_out);
@@ -143,11 +204,36 @@ class ListedLoop {
       lse = call_.lse(query.batch, head, query.row);
       lse_rest = call_.lse_rests.of(&call_.lse(query.batch, head, query.row));
       if (lse == -kInfinity) lse = 0;
-      if (call_.grad_lse.data()) delta -= call_.grad_lse(query.batch, head, query.row);
+      if (!call_.sums_rows && call_.grad_lse.data()) delta -= call_.grad_lse(query.batch, head, query.row);
     }
     // Dropout multiplies the weights that it keeps by a factor. Here, that factor is applied to grad_out instead, once
     // for all products.
     family_.multiply(grad_out, grad_out, v_dim, kept_factor_);
+  }
+
+  /// Zeroes the weights, or their gradients, of pairs that dropout drops.
+  void drop(T* weights, const Tile& tile, const typename ListedCall<T>::Mods& mods) const {
+    if (kept_factor_ != T(1)) mods.tile->drop_weights(plan_.vectors(), weights, WeightOrder::one_query, 1, tile);
+  }
+
+  /// Applies the mods to the products of a head with some entries of its list, in m.scores and m.grad_scores, and pads
+  /// both to whole vectors. Returns whether a pair may be dropped.
+  bool apply_mods(const Tile& tile, const typename ListedCall<T>::Mods& mods, const ListedMemory<T>& m) const {
+    const Index count = tile.kv.size();
+    const Coverage coverage = mods.tile ? mods.tile->coverage(plan_.vectors(), tile) : Coverage::all;
+    const bool modded = coverage != Coverage::all || (mods.tile && mods.tile->has_scores()), learns = m.raw != nullptr;
+    if (learns) std::copy_n(m.scores, count, m.raw);
+    // If mods learn, LearnedMods (in one_head()) computes the derivatives of the scores along with the gradients of the
+    // parameters.
+    if (mods.slopes && !learns)
+      mods.slopes->apply(plan_.vectors(), m.scores, m.slopes, 1, tile, coverage != Coverage::all);
+    else if (modded)
+      mods.tile->apply(plan_.vectors(), m.scores, 1, tile, coverage != Coverage::all);
+    drop(m.grad_scores, tile, mods);
+    const Index width = padded(count, plan_.kernels().columns);
+    std::fill(m.scores + count, m.scores + width, -kInfinity);
+    std::fill(m.grad_scores + count, m.grad_scores + width, T(0));
+    return modded;
   }
 
   /// Turns the products of a head with some entries of its list, in m.scores and m.grad_scores, into weights and
@@ -155,36 +241,24 @@ class ListedLoop {
   bool one_head(const Tile& tile, const ListedPairs<T>& to, const typename ListedCall<T>::Mods& mods,
                 GradientSum<T>* sums, const ListedMemory<T>& m) const {
     const Index count = tile.kv.size();
-    const Coverage coverage = mods.tile ? mods.tile->coverage(plan_.vectors(), tile) : Coverage::all;
-    const bool modded = coverage != Coverage::all || (mods.tile && mods.tile->has_scores()), learns = m.raw != nullptr;
-    if (learns) std::copy_n(m.scores, count, m.raw);
-    // If mods learn, LearnedMods (below) computes the derivatives of the scores along with the gradients of the
-    // parameters.
-    const bool with_slopes = mods.slopes && !learns;
-    if (with_slopes)
-      mods.slopes->apply(plan_.vectors(), m.scores, m.slopes, 1, tile, coverage != Coverage::all);
-    else if (modded)
-      mods.tile->apply(plan_.vectors(), m.scores, 1, tile, coverage != Coverage::all);
+    const bool modded = apply_mods(tile, mods, m), learns = m.raw != nullptr;
     bool dropped_any = false;
     for (Index i = 0; i < count; ++i) {
       const bool dropped = modded && m.scores[i] == -kInfinity;
       to.numbers[i].weight = dropped ? kDropped : T(0);
       dropped_any |= dropped;
     }
-    const auto drop = [&](T* weights) {
-      if (kept_factor_ != T(1)) mods.tile->drop_weights(plan_.vectors(), weights, WeightOrder::one_query, 1, tile);
-    };
-    drop(m.grad_scores);
     // For the softmax kernel, the entries are a tile of one key and many queries with the same lse.
     const Index width = padded(count, plan_.kernels().columns);
-    std::fill(m.scores + count, m.scores + width, -kInfinity);
-    std::fill(m.grad_scores + count, m.grad_scores + width, T(0));
     std::fill_n(m.lse, width, to.lse[tile.batch]);
     std::fill_n(m.lse_rest, width, to.lse_rest[tile.batch]);
     std::fill_n(m.delta, width, to.delta[tile.batch]);
-    plan_.kernels().softmax({m.scores, m.grad_scores, with_slopes ? m.slopes : nullptr, m.lse, m.lse_rest, m.delta},
-                            width, 1);
-    drop(m.scores);
+    std::fill_n(m.delta_rest, width, to.delta_rest[tile.batch]);
+    const bool with_slopes = mods.slopes && !learns;
+    plan_.kernels().softmax(
+        {m.scores, m.grad_scores, with_slopes ? m.slopes : nullptr, m.lse, m.lse_rest, m.delta, m.delta_rest}, width,
+        1);
+    drop(m.scores, tile, mods);
     if (learns) mods.learned->learn(m.raw, m.grad_scores, 1, tile, sums);
     for (Index i = 0; i < count; ++i)
       to.numbers[i] = {to.numbers[i].weight == kDropped ? kDropped : m.scores[i], m.grad_scores[i]};

@@ -18,32 +18,35 @@ struct ListedPairs {
   struct Numbers {
     T weight, grad;  // grad: of the score; a weight below 0 marks a pair that a mask drops
   };
-  Numbers* numbers;           // (heads, entries)
-  T *lse, *lse_rest, *delta;  // (heads, q_len), as in PreparedQueries
+  Numbers* numbers;                        // (heads, entries)
+  T *lse, *lse_rest, *delta, *delta_rest;  // (heads, q_len), as in PreparedQueries
   Index entries, queries;
 
   ListedPairs of(Index head) const {
     const Index row = head * queries;
-    return {numbers + head * entries, lse + row, lse_rest + row, delta + row, entries, queries};
+    return {numbers + head * entries, lse + row, lse_rest + row, delta + row, delta_rest + row, entries, queries};
   }
-  ListedPairs from(Index entry) const { return {numbers + entry, lse, lse_rest, delta, entries, queries}; }
+  ListedPairs from(Index entry) const { return {numbers + entry, lse, lse_rest, delta, delta_rest, entries, queries}; }
 };
 
 /// The memory of one worker. `heads` is the number of heads processed at a time.
 template <class T>
 struct ListedMemory {
-  T *query, *grad_out, *grad_query;    // (heads, head_dim or v_dim)
-  T *scores, *grad_scores;             // (heads, kKeyTile)
-  T *slopes, *lse, *lse_rest, *delta;  // (kKeyTile)
-  T* raw;                              // (kKeyTile): scores before all mods; null if none learns
-  T* ones;                             // (heads)
-  T *key, *value;                      // (kKeyTile, head_dim) and (kKeyTile, v_dim)
-  T *grad_key, *grad_value;            // (head_dim), (v_dim)
+  T *query, *grad_out, *grad_query;                 // (heads, head_dim or v_dim)
+  T *scores, *grad_scores;                          // (heads, kKeyTile)
+  RowSums<T> sums;                                  // (heads, kKeyTile): those of a query are over its lanes
+  T *slopes, *lse, *lse_rest, *delta, *delta_rest;  // (kKeyTile)
+  T* raw;                                           // (kKeyTile): scores before all mods; null if none learns
+  T* ones;                                          // (heads)
+  T *key, *value;                                   // (kKeyTile, head_dim) and (kKeyTile, v_dim)
+  T *grad_key, *grad_value;                         // (head_dim), (v_dim)
 
   /// The memory of head `i`.
   ListedMemory of(Index i) const {
     ListedMemory m = *this;
-    m.scores += i * kKeyTile, m.grad_scores += i * kKeyTile;
+    for (T** numbers : {&m.scores, &m.grad_scores, &m.sums.max, &m.sums.delta, &m.sums.sum, &m.sums.sum_rest,
+                        &m.sums.grads, &m.sums.grad_rest})
+      *numbers += i * kKeyTile;
     return m;
   }
 };
@@ -127,8 +130,10 @@ class ListedPlan {
   ListedMemory<T> lay_out_worker(Arena<T>& arena) const {
     const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim, heads = heads_at_a_time();
     ListedMemory<T> m;
-    m.scores = arena.take(heads * kKeyTile), m.grad_scores = arena.take(heads * kKeyTile);
-    for (T** numbers : {&m.slopes, &m.lse, &m.lse_rest, &m.delta}) *numbers = arena.take(kKeyTile);
+    for (T** numbers : {&m.scores, &m.grad_scores, &m.sums.max, &m.sums.delta, &m.sums.sum, &m.sums.sum_rest,
+                        &m.sums.grads, &m.sums.grad_rest})
+      *numbers = arena.take(heads * kKeyTile);
+    for (T** numbers : {&m.slopes, &m.lse, &m.lse_rest, &m.delta, &m.delta_rest}) *numbers = arena.take(kKeyTile);
     m.raw = learned_.slots > 0 ? arena.take(kKeyTile) : nullptr;
     m.key = arena.take(kKeyTile * head_dim), m.value = arena.take(kKeyTile * v_dim);
     m.query = arena.take(heads * head_dim), m.grad_out = arena.take(heads * v_dim);
@@ -141,7 +146,7 @@ class ListedPlan {
     const Index queries = group_heads() * problem_.q_len;
     ListedPairs<T> p{};
     p.numbers = arena.template take_as<typename ListedPairs<T>::Numbers>(group_heads() * entries_);
-    for (T** numbers : {&p.lse, &p.lse_rest, &p.delta}) *numbers = arena.take(queries);
+    for (T** numbers : {&p.lse, &p.lse_rest, &p.delta, &p.delta_rest}) *numbers = arena.take(queries);
     p.entries = entries_, p.queries = problem_.q_len;
     return p;
   }

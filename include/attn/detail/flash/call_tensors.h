@@ -283,5 +283,17 @@ ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& optio
   return kernels;
 }
 
+/// Whether a call may have computed its log-sum-exps from scores that differ in their last bits from those of the tiles
+/// in full precision, so that weights computed from both would not sum to 1: with kernels for bf16 or for single
+/// queries, which the groups of a mask that `groups` tokens may use as well. With a kv_offset, the lse may include the
+/// keys of other calls, and must be used as it is.
+template <class T>
+bool lse_is_of_other_scores(const CallTensors<T>& tensors, bool groups, const Options& options) {
+  const Problem& problem = tensors.problem;
+  if (problem.has_part_of_keys || problem.sigmoid_bias) return false;
+  const ChosenKernels<T> kernels = kernels_for(tensors, options);
+  return groups || kernels.in_bf16() || problem.q_len <= kernels.few_queries(problem);
+}
+
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -27,6 +27,16 @@ struct BackwardTile {
   const T* lse_rest;  ///< of each query: the part of lse lost to rounding
   /// Of each query: the sum of grad_out * out, minus the gradient of lse (Dao et al. 2022, appendix B.2).
   const T* delta;
+  const T* delta_rest;  ///< of each query: the part of delta lost to rounding
+};
+
+/// Sums over the keys that a tile of queries has visited, relative to the maximum of each query's scores. Each sum has
+/// the part of it lost to rounding beside it, so that errors do not grow with the number of keys.
+template <class T>
+struct RowSums {
+  T *max, *delta;        ///< max: of the scores; delta: close to that of BackwardTile, and constant
+  T *sum, *sum_rest;     ///< of e^(score - max)
+  T *grads, *grad_rest;  ///< of e^(score - max) * (gradient of the weight - delta)
 };
 
 template <class T, int Bytes, int kRegisters>
@@ -45,15 +55,42 @@ struct BackwardKernels {
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {
-      const V lse = V::load(t.lse + i), lse_rest = V::load(t.lse_rest + i), delta = V::load(t.delta + i);
+      const V lse = V::load(t.lse + i), lse_rest = V::load(t.lse_rest + i), delta = V::load(t.delta + i),
+              delta_rest = V::load(t.delta_rest + i);
       for (Index j = 0; j < keys; ++j) {
         const Index at = j * queries + i;
         const V score = V::load(t.scores + at), weight = exp(score - lse - lse_rest);
-        V grad = weight * (V::load(t.grad_scores + at) - delta);
+        V grad = weight * (V::load(t.grad_scores + at) - delta - delta_rest);
         if (t.slopes != nullptr) grad *= V::load(t.slopes + at);
         weight.store(t.scores + at);
         select(score == dropped, V{}, grad).store(t.grad_scores + at);
       }
+    }
+  }
+
+  /// Adds the keys of a tile to the sums of its queries. Dropped pairs add nothing, even if their values are not finite.
+  static ATTN_INLINE void add_to_sums(const RowSums<T>& sums, const T* scores, const T* grad_scores, Index queries,
+                                      Index keys) {
+    const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
+    for (Index i = 0; i < queries; i += kLanes) {
+      const V old = V::load(sums.max + i), delta = V::load(sums.delta + i);
+      V highest = old;
+      for (Index j = 0; j < keys; ++j) highest = max(V::load(scores + j * queries + i), highest);  // ignores NaN
+      highest.store(sums.max + i);
+      // Before its first key, a query has the maximum -inf; e^(-inf - 0) is the right weight.
+      const V reference = select(highest == dropped, V{}, highest), rescale = exp(old - reference);
+      for (T* numbers : {sums.sum, sums.sum_rest, sums.grads, sums.grad_rest})
+        (V::load(numbers + i) * rescale).store(numbers + i);
+      V sum{}, grads{};
+      for (Index j = 0; j < keys; ++j) {
+        const Index at = j * queries + i;
+        const V score = V::load(scores + at), weight = exp(score - reference);
+        const V grad = weight * (V::load(grad_scores + at) - delta);
+        sum += weight;
+        grads += select(score == dropped, V{}, grad);
+      }
+      add_to(sums.sum + i, sums.sum_rest + i, sum);
+      add_to(sums.grads + i, sums.grad_rest + i, grads);
     }
   }
 
@@ -119,6 +156,14 @@ struct BackwardKernels {
   }
 
  private:
+  /// sum += x, with the part lost to rounding in `rest`.
+  static ATTN_INLINE void add_to(T* sum, T* rest, const V& x) {
+    V all = V::load(sum), lost = V::load(rest);
+    add_exactly(all, lost, x);
+    all.store(sum);
+    lost.store(rest);
+  }
+
   template <int kColumns>
   static ATTN_INLINE void add_panel(const T* weights, Index stride, Index keys, const T* panel, Index count,
                                     Index to_stride, T* to) {
@@ -158,6 +203,7 @@ struct BackwardKernelSet {
   Index columns;  ///< sums of rows are padded to a multiple of this
   Index panel;    ///< maximum number of columns of a panel; see pack_panels()
   void (*softmax)(const BackwardTile<T>&, Index queries, Index keys);
+  void (*add_to_sums)(const RowSums<T>&, const T* scores, const T* grad_scores, Index queries, Index keys);
   void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
   void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);
   void (*add)(T* to, const T* from, Index count);
@@ -169,6 +215,11 @@ struct BackwardKernelSet {
   /// Restores the column order of sums (rows, row) after the last add_rows(), and multiplies them by a factor, which is
   /// 1 if factors were applied before the products.
   void (*finish_rows)(T* sums, Index rows, Index row, T factor) = leave_rows;
+
+  /// Replaces gradients of scores by what the products lose when they round them. The products are then repeated: where
+  /// keys have a common part, it is multiplied by the sum of a row's rounding errors, which does not vanish as the sum
+  /// of its gradients does. Null if nothing is rounded.
+  void (*take_rests)(T* grad_scores, Index queries, Index keys) = nullptr;
 
   static T* leave_weights(T* weights, Index, Index, T*) { return weights; }
   static void leave_rows(T*, Index, Index, T) {}
@@ -182,6 +233,7 @@ BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
     return {.columns = Kernels::kLanes,
             .panel = Kernels::kPanel,
             .softmax = compiled<kSet, Kernels::softmax>,
+            .add_to_sums = compiled<kSet, Kernels::add_to_sums>,
             .pack_panels = compiled<kSet, Kernels::pack_panels>,
             .dot_rows = compiled<kSet, Kernels::dot_rows>,
             .add = compiled<kSet, Kernels::add>,

@@ -156,6 +156,7 @@ class CheckedAdditiveBackward {
                          mods.slopes(),
                          mods.learned()};
     call.grad_weights = grad_w.view();
+    call.sums_rows = sums_rows(call.tensors, out, Bound<M>::kIsGrouped, options);
     backward<T>(call, options);
 
     AdditiveSums<T> sums(parameters);

@@ -143,7 +143,7 @@ HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Input
     const auto run = [&]<class Number>(const Number* joined) {
       const TensorView<const Number, 4> out = bshd<const Number>(joined, batch, q_len, c.heads, c.v_head_dim);
       CheckedBackward(grad, result.query, result.key, result.value, out, result.lse, mods, inner, Outputs::given)
-          .run_into(views[0], views[1], views[2], inner, learned);
+          .run_into(views[0], views[1], views[2], inner, learned, extra.count() > 0);
       if (extra.count() > 0) grads.extra = extra.gradients(views[0], grad, result.query, out, result.lse, inner);
     };
     if (const computed_t<T>* const exact = unrounded_values<computed_t<T>>(result.joined))

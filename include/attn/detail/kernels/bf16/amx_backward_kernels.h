@@ -85,6 +85,15 @@ struct AmxBackwardKernels {
     return to;
   }
 
+  /// See BackwardKernelSet::take_rests.
+  ATTN_TARGET_AVX512 static void take_rests(float* x, Index, Index keys) {
+    for (float* const end = x + keys * kQueries; x < end; x += kLanes) {
+      const V all = V::load(x);
+      const IntRaw bits = (IntRaw)all.raw;
+      (all - V{(V::Raw)((bits + 0x7fff + ((bits >> 16) & 1)) & ~0xffff)}).store(x);
+    }
+  }
+
   /// Restores the column order of the sums of add_rows(), and multiplies them by a factor.
   ATTN_TARGET_AVX512 static void finish_rows(float* sums, Index rows, Index row, float factor) {
     for (float* at = sums; at < sums + rows * row; at += kColumns) {
@@ -143,6 +152,7 @@ BackwardKernelSet<float> amx_backward_kernels(BackwardKernelSet<float> kernels) 
   kernels.pack_panels = Kernels::pack_panels;
   kernels.add_rows = Kernels::add_rows;
   kernels.arrange_weights = Kernels::arrange_weights;
+  kernels.take_rests = Kernels::take_rests;
   kernels.finish_rows = Kernels::finish_rows;
   return kernels;
 }
