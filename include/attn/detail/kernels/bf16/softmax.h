@@ -73,12 +73,12 @@ struct Bf16Softmax {
 
   static constexpr int kEqual = Instructions::kEqual, kNotLessEqual = Instructions::kNotLessEqual;
 
-  /// 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3, is exact at 0 and 1, and has
-  /// the smallest relative error on [0, 1] of all such polynomials: 1.03e-4, a 38th of the largest error of rounding to
-  /// bf16 (2^-8). Without exactness at 1, the error would be 8.6e-5, but would also occur at 1, where the largest
-  /// weights are: products of scores and log2(e) are rounded, so for scores near the maximum, x may be just below 0 and
-  /// its fraction just below 1.
-  ATTN_TARGET_AVX512 static ATTN_INLINE V exp2(const V& x) {
+  /// e^difference, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3, is exact at 0 and 1, and
+  /// has the smallest relative error on [0, 1] of all such polynomials: 1.03e-4, a 38th of the largest error of rounding
+  /// to bf16 (2^-8). Without exactness at 1, the error would be 8.6e-5, but would also occur at 1, where the largest
+  /// weights are: for scores near the maximum, x may be just below 0 and its fraction just below 1.
+  ATTN_TARGET_AVX512 static ATTN_INLINE V coarse_exp(const V& difference) {
+    const V x = difference * kLog2e;
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
     V f;
     Instructions::take_fraction(f, x);
@@ -103,7 +103,7 @@ struct Bf16Softmax {
     now.store(m.max + h * kLanes);
     // Scores of a query that has kept no key yet are relative to 0, where e^-inf is the right weight.
     reference = select(now == -infinity, V{}, now);
-    // The factor is computed in full precision, not by exp2(), because a maximum may rise a little with each tile, and
+    // The factor is computed in full precision, not by coarse_exp(), because a maximum may rise a little with each tile, and
     // the errors of all factors accumulate.
     const V factor = exp(old - reference);
     factor.store(m.rescale + h * kLanes);
@@ -130,7 +130,7 @@ struct Bf16Softmax {
 
   /// The state of weigh(). It has single vectors, because g++ 12 would keep arrays of them in memory.
   struct Weighing {
-    V factor, reference0, reference1;
+    V scale, reference0, reference1;
     V sum0, sum1, sum2, sum3;
     Words upper;  // index of the upper word of each dword, twice
     const float* scores;
@@ -142,8 +142,8 @@ struct Bf16Softmax {
   /// the rounding in the polynomial, saved two additions but made the largest error at scores of 1e3 eight times as
   /// large.)
   ATTN_TARGET_AVX512 static ATTN_INLINE void weigh_pair(Weighing& w, const V& reference, V& sum0, V& sum1, Index lane) {
-    V x = exp2(V::load(w.scores + lane) * w.factor - reference),
-      y = exp2(V::load(w.scores + lane + kQueries) * w.factor - reference);
+    V x = coarse_exp(V::load(w.scores + lane) * w.scale - reference),
+      y = coarse_exp(V::load(w.scores + lane + kQueries) * w.scale - reference);
     sum0 += x;
     sum1 += y;
     x.raw = (Raw)((IntRaw)x.raw + 0x8000);
@@ -152,12 +152,14 @@ struct Bf16Softmax {
     y.store(w.weights + lane);
   }
 
-  /// Computes the weights of a tile relative to `highest`, and their sums.
+  /// Computes the weights of a tile relative to `highest`, and their sums. The maximum is subtracted before the
+  /// multiplication by log2(e), although that takes one operation more: the product of a maximum of 1e6 is rounded by
+  /// up to 0.06, and all weights and their sum, and so the lse, would be wrong by this factor's power of 2.
   ATTN_TARGET_AVX512 static ATTN_INLINE void weigh(const TileMemory<float>& m, Index keys, const V* highest, V* sum) {
     Weighing w;
-    w.factor = V::broadcast(m.scale * kLog2e);
-    w.reference0 = highest[0] * kLog2e;
-    w.reference1 = highest[1] * kLog2e;
+    w.scale = V::broadcast(m.scale);
+    w.reference0 = highest[0];
+    w.reference1 = highest[1];
     w.sum0 = w.sum1 = w.sum2 = w.sum3 = V{};
     __builtin_memcpy(&w.upper, kUpper.words, sizeof(w.upper));
     w.scores = m.scores;
