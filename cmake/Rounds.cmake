@@ -89,7 +89,7 @@ endmacro()
 macro(attn_rounds)
   # properties_test and tensor_views_test are in every round.
   in_rounds(asan 0 extremes_test half_test row_invariant_test sweep_bfloat16_test sweep_float_test tensor_test)
-  in_rounds(asan 1 adjacent_heads_test backward_matrix_unit_test gathered_test kv_attention_test kv_cache_test kv_dots_test
+  in_rounds(asan 1 adjacent_heads_test backward_bf16_test gathered_test kv_attention_test kv_cache_test kv_dots_test
             kv_errors_test kv_quantised_test kv_view_test unshared_query_test merge_test paged_kv_operations_test weights_test)
   in_rounds(asan 2 backward_sweep_float_test backward_test dropout_test jvp_test ring_test)
   in_rounds(asan 3 additive_test bad_input_test compile_fail internals_test mistakes_test multi_head_cache_test

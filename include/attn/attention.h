@@ -66,9 +66,9 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 /// elements of an output may share memory. With options.accumulate the call continues from the contents of `out` and
 /// `lse`.
 ///
-/// A 16-bit `out` is rounded, and the lost digits are not kept. Gradients need them, so pass a float `out` if
-/// attention_backward_into() follows. An `lse` that is a Tensor also keeps its rounding errors where |lse| >= 8, which
-/// allocates once; a view or an Eigen vector keeps none and allocates nothing.
+/// A 16-bit `out` is rounded, and the lost digits are not kept. Backward passes then take longer, and those over parts
+/// of the keys need them: see attention_backward_into(). An `lse` that is a Tensor also keeps its rounding errors where
+/// |lse| >= 8, which allocates once; a view or an Eigen vector keeps none and allocates nothing.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, or memory for the rounding errors of lse
 /// cannot be allocated, out and lse are partly written.

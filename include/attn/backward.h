@@ -27,12 +27,17 @@ inline namespace ATTN_BUILT_FOR {
 /// Gradients of heads that share keys are summed. A query that keeps no key has gradient 0 and contributes to no other
 /// gradient; dropped pairs contribute nothing, even if they hold NaN. Results are bit-identical for any number of
 /// threads. The gradients of a batch element do not depend on other batch elements, except that these can decide
-/// whether the matrix unit is used. Cost: five products, where attention() has two, because scores are recomputed tile
-/// by tile. The matrix unit computes these products if query, key, value and grad_out are bf16 (or Options::compute
-/// allows rounding them) and no row has a norm of 2^30 or more. Weights and gradients of scores are then rounded to
-/// bf16, and sums are float. A single row with a larger norm makes the whole call run in float, including all other
-/// batch elements. Keys that select() lists for each query are gathered, at a cost proportional to the length of the
-/// lists. Extra memory: O(len * (head_dim + v_dim)) for the heads processed together; see backward_workspace_bytes().
+/// whether products are computed in bf16.
+///
+/// Cost: five products, where attention() has two, because scores are recomputed tile by tile; seven if the forward
+/// pass used kernels for bf16 or for few queries, or if a mask groups tokens, because the weights of these passes
+/// differ in their last bits from those that this pass recomputes, and the sums over keys must be those of the latter.
+/// Products are computed in bf16, by the matrix unit or by AVX512-BF16, if query, key, value and grad_out are bf16 (for
+/// the matrix unit, also if Options::compute allows rounding them) and no row has a norm of 2^30 or more. Weights and
+/// gradients of scores are then rounded to bf16, and sums are float. A single row with a larger norm makes the whole
+/// call run in float, including all other batch elements. Keys that select() lists for each query are gathered, at a
+/// cost proportional to the length of the lists. Extra memory: O(len * (head_dim + v_dim)) for the heads processed
+/// together; see backward_workspace_bytes().
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class G, class Q, class K, class V, class R, class M = Options>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
@@ -62,10 +67,12 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 ///
 ///     attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, r, mods, options);
 ///
-/// The gradients of a row need more digits of out and lse than a 16-bit tensor holds. If lse is large, e.g. near -1e9,
-/// they need more digits of lse than a float holds. A Result carries these digits (see Result). If attention_into()
-/// writes to your own memory, use a float `out` with 16-bit queries, and a Tensor for `lse`. With a 16-bit `out`,
-/// gradients are wrong by the rounding error of `out` times the common component of the keys.
+/// The gradients of a row need more digits of out than a 16-bit tensor holds. If lse is large, e.g. near -1e9, they
+/// need more digits of lse than a float holds. A Result carries these digits (see Result). If attention_into() writes
+/// to your own memory, use a Tensor for `lse`, and with 16-bit queries a float `out`: with a 16-bit `out`, the pass
+/// takes seven products instead of five. With a 16-bit `out` and a kv_offset or accumulate, gradients are wrong by the
+/// rounding error of `out` times the common component of the keys, because a part of the keys does not determine the
+/// sums.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Options>
@@ -99,7 +106,7 @@ requires(!detail::begins_with_result<Given...>) void attention_backward_into(GQ&
 /// Returns the size in bytes that Options::workspace must have for attention_backward_into() with these arguments. The
 /// size is linear in the lengths. Each of the heads processed together needs its queries and grad_out in both row-major
 /// and column-major order, and up to eight partial gradients of the queries, one per part of the keys. Each thread
-/// needs a few tiles. This size is enough with or without the matrix unit.
+/// needs a few tiles. This size is enough with or without products in bf16.
 template <class Q, class K, class V, class M = Options>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {

@@ -105,7 +105,7 @@ TEST_F(Bf16VectorKernels, WeightedValuesUpdateTheOutput) {
       }
 }
 
-TEST_F(Bf16VectorKernels, RunOnlyInTilesOfForwardPasses) {
+TEST_F(Bf16VectorKernels, RunOnlyInTiles) {
   using Halves = Eigen::Matrix<bfloat16, Eigen::Dynamic, Eigen::Dynamic>;
   std::srand(1);
   const Halves q = Eigen::MatrixXf::Random(40, 48).cast<bfloat16>(),
@@ -116,9 +116,6 @@ TEST_F(Bf16VectorKernels, RunOnlyInTilesOfForwardPasses) {
   EXPECT_NE(out.lse, of_floats.lse) << "the bf16 vectors were not used";
   EXPECT_LE((out.lse - of_floats.lse).cwiseAbs().maxCoeff(), 1.1e-4f);
   EXPECT_EQ(attention(q.topRows(4), k, v, in_bf16).lse, attention(q.topRows(4), k, v, in_float).lse);
-  const auto gradients = attention_backward(out.out, q, k, v, out, in_bf16),
-             same = attention_backward(out.out, q, k, v, out, in_float);
-  EXPECT_TRUE(gradients.query == same.query && gradients.key == same.key && gradients.value == same.value);
 }
 
 }  // namespace

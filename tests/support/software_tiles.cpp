@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "attn/detail/kernels/bf16/amx_backward_kernels.h"
+#include "attn/detail/kernels/bf16/backward_kernels.h"
 #include "bf16_bits.h"
 #include "emulation.h"
 
@@ -32,7 +32,7 @@ const KernelFamily<float>& software_tiles_family() {
 }
 
 BackwardKernelSet<float> software_tiles_backward_kernels() {
-  return amx_backward_kernels<test::SoftwareTiles>(backward_kernels<float>(VectorSet::avx512));
+  return bf16_backward_kernels<AmxPanels<test::SoftwareTiles>>(backward_kernels<float>(VectorSet::avx512));
 }
 
 }  // namespace ATTN_BUILT_FOR

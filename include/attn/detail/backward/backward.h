@@ -112,13 +112,13 @@ void run_groups(const BackwardCall<T>& call, const Plan& plan, const Loop& loop,
 }
 
 /// The maximum number of bytes of memory that a call may need. `may_round`: whether query, key and value suit the
-/// matrix unit; the call may run without that unit even then.
+/// kernels for bf16; the call may run without them even then.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const KernelChoice<T>& kernels,
                      const Options& options, bool may_round) {
   Index most = 0;
   for (const bool rounds : {false, may_round}) {
-    const Bf16Products products = rounds ? Bf16Products::by_matrix_unit : Bf16Products::none;
+    const Bf16Products products = rounds ? Bf16Products::by_any : Bf16Products::none;
     const BackwardPlan<T> plan(problem, learned, kernels.choose(options, products));
     most = std::max(most, backward_bytes_of<T>(plan, options));
   }

@@ -12,8 +12,8 @@ inline namespace ATTN_BUILT_FOR {
 
 /// The outer loop is over keys, the inner one over queries: the gradients of a tile of keys and values stay in the
 /// cache until all queries have added to them, while the gradients of queries are loaded and stored a tile at a time
-/// (Dao 2023, algorithm 2). Scores are computed again from queries and keys, and the log-sum-exp of the forward pass
-/// turns them into weights.
+/// (Dao 2023, algorithm 2). Scores are computed again from queries and keys. The log-sum-exp of the forward pass turns
+/// them into weights, or sums that the loop computes itself: see sum_rows().
 template <class T>
 class BackwardLoop {
  public:
@@ -33,11 +33,12 @@ class BackwardLoop {
     const Index count = queries.rows.size(), width = family_.set_for(count).queries;
     const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim;
     const KernelFamily<T>& exact = plan_.full_precision();
+    const KernelScope<T> in_use(family_);
     const auto rows_as = [&](const KernelFamily<T>& family, const DTypeView<const T>& t, T* packed) {
       return rows(family, t, queries, packed);
     };
     const auto in_full = [&](const Rows<T>& loaded, const DTypeView<const T>& t) {
-      return plan_.on_matrix_unit() ? rows_as(exact, t, m.rows) : loaded;
+      return plan_.in_bf16() ? rows_as(exact, t, m.rows) : loaded;
     };
     const Rows<T> query = rows_as(family_, call_.tensors.q, m.rows);
     family_.load_columns(p.query, width, query, count, family_.format.row(head_dim), before(scale_));
@@ -189,7 +190,7 @@ class BackwardLoop {
   /// Loads tile number `tile` of a group's keys and values as tile `i` of a chunk.
   KvTile loaded(Index batch, Index kv_head, Index tile, Index i, const WorkerMemory<T>& m) const {
     KvTile keys{};
-    keys.checked = plan_.on_matrix_unit();  // tensors that suit the matrix unit are finite
+    keys.checked = plan_.in_bf16();  // tensors that suit the kernels for bf16 are finite
     keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
     const auto load_rows = [&](const KvRows<T>& t, Index dim, T* packed) {
       return kv_rows_of(family_, t, batch, kv_head, keys.range, family_.format.keys,
@@ -227,14 +228,13 @@ class BackwardLoop {
   /// Computes for each query the sums over its keys that weights and their gradients are relative to: the softmax's
   /// denominator and delta. The forward pass knows both, but only for the scores and weights that its kernels computed.
   /// bf16 kernels round weights, and kernels of single queries add up scores in another order. Where values or keys
-  /// have a common part, gradients are differences of much larger numbers, and even such small deviations would leave a
-  /// part of them over; so both passes must speak of the same softmax. Here, scores are computed as in one_tile(), bit
-  /// for bit. Costs two products in addition to the five of one_tile().
+  /// have a common part, gradients are differences of much larger numbers, and such deviations would remain; so the
+  /// sums must come from the scores and weights that the gradients are computed from. Here, scores are computed as in
+  /// one_tile(), bit for bit. Costs two products in addition to the five of one_tile().
   ///
-  /// grad_out · out is close to delta and only centres the gradients of weights, so it may be rounded, or belong to
-  /// another path; the sum of what is left becomes delta_rest. (Models of 69 cases: with delta in two parts, no error
-  /// exceeded that of the naive path. With a single number, or with weights in two parts, errors were up to seven times
-  /// as large, and with the same rounded weights in both passes, 234 times as large for learned biases.)
+  /// grad_out · out is close to delta. It only centres the gradients of weights, so it may be rounded; the sum of what
+  /// is left becomes delta_rest. (With delta as one number, errors of learned biases were up to six times those of the
+  /// naive path; with the same rounded weights in both passes, 234 times.)
   void sum_rows(PreparedQueries<T>& p, const WorkerMemory<T>& m) const {
     const QueryTile& queries = p.queries;
     const Index width = family_.set_for(queries.rows.size()).queries, kv_head = problem_.kv_head(queries.head);
@@ -248,8 +248,9 @@ class BackwardLoop {
       sums.grads[i] = -sums.sum[i] * p.delta[i];
       sums.sum_rest[i] = sums.grad_rest[i] = 0;
     }
-    const KernelScope<T> in_use(family_);
-    for (Index tile = p.visited.begin / kKeyTile; tile * kKeyTile < p.visited.end; ++tile) {
+    const Range tiles =
+        p.visited.empty() ? Range{0, 0} : Range{p.visited.begin / kKeyTile, ceil_div(p.visited.end, kKeyTile)};
+    for (Index tile = tiles.begin; tile < tiles.end; ++tile) {
       const Range range{tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
       const Tile pairs = call_.tensors.pairs(queries, range);
       const Coverage coverage = coverage_of(pairs);
@@ -345,15 +346,17 @@ class BackwardLoop {
     const BackwardKernelSet<T>& own = plan_.kernels();
     own.add_rows(m.scores, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(), keys.grad_value);
     if (other) return;
-    const auto add_products = [&](OutUpdate how) {
-      tile.weights = own.arrange_weights(m.grad_scores, kernels.queries, count, m.weights);
-      kernels.value(tile, keys.arranged_key, count, problem_.head_dim, how, PrefetchPlan::nothing(p.lse));
-      own.add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(), keys.grad_key);
-    };
-    add_products(update);
-    if (own.take_rests == nullptr) return;
-    own.take_rests(m.grad_scores, kernels.queries, count);
-    add_products(OutUpdate::add);
+    tile.weights = own.arrange_weights(m.grad_scores, kernels.queries, count, m.weights);
+    kernels.value(tile, keys.arranged_key, count, problem_.head_dim, update, PrefetchPlan::nothing(p.lse));
+    own.add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(), keys.grad_key);
+    if (own.take_lost == nullptr) return;
+    // The gradients of a query's scores sum to 0, so what all keys have in common adds nothing to its gradient. The
+    // rounding errors of these gradients do not sum to 0: where keys had a common part of 30, the gradient was off by
+    // 20 times the error of the naive path. So what rounding lost is multiplied by the keys as well. (Multiplying the
+    // sums of the errors by a mean of the keys was faster, but let dropped keys through.)
+    own.take_lost(m.grad_scores, count);
+    tile.weights = own.arrange_weights(m.grad_scores, kernels.queries, count, m.weights);
+    kernels.value(tile, keys.arranged_key, count, problem_.head_dim, OutUpdate::add, PrefetchPlan::nothing(p.lse));
   }
 
   /// Computes the gradients of queries, keys and weights from m.grad_scores, for scores that are not dot products.

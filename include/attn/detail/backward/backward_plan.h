@@ -71,7 +71,7 @@ class BackwardPlan {
 
   const Problem& problem() const { return problem_; }
   const LearnedSizes& learned() const { return learned_; }
-  bool on_matrix_unit() const { return chosen_.on_matrix_unit(); }
+  bool in_bf16() const { return chosen_.in_bf16(); }
   VectorSet vectors() const { return chosen_.vectors; }
   const KernelFamily<T>& family() const { return chosen_.family; }
   const KernelFamily<T>& full_precision() const { return chosen_.full_precision; }

@@ -4,28 +4,31 @@
 #include <atomic>
 
 #include "attn/detail/backward/backward_call.h"
-#include "attn/detail/kernels/bf16/amx_backward_kernels.h"
+#include "attn/detail/kernels/bf16/backward_kernels.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-#if ATTN_AMX
-#if defined(ATTN_SOFTWARE_TILES)
+#if ATTN_AMX && defined(ATTN_SOFTWARE_TILES)
 BackwardKernelSet<float> software_tiles_backward_kernels();  ///< used by tests, like software_tiles_family()
 #endif
 
-/// The backward kernels that go with matrix_unit_family().
-template <class T>
-BackwardKernelSet<T> matrix_unit_backward_kernels() {
+#if ATTN_BF16
+/// The backward kernels that go with the families for bf16.
+inline BackwardKernelSet<float> bf16_backward_kernels_of([[maybe_unused]] const ChosenKernels<float>& chosen) {
+  const BackwardKernelSet<float> in_float = backward_kernels<float>(VectorSet::avx512);
+#if ATTN_AMX
 #if defined(ATTN_SOFTWARE_TILES)
-  if (software_tiles()) return software_tiles_backward_kernels();
+  if (chosen.on_matrix_unit() && software_tiles()) return software_tiles_backward_kernels();
 #endif
-  return amx_backward_kernels<AmxTiles>(backward_kernels<T>(VectorSet::avx512));
+  if (chosen.on_matrix_unit()) return bf16_backward_kernels<AmxPanels<AmxTiles>>(in_float);
+#endif
+  return bf16_backward_kernels<Bf16VectorPanels>(in_float);
 }
 #endif
 
 /// Whether the rows of a tensor are finite, with Euclidean norms below 2^30. Then neither a product of two such rows,
-/// nor a sum of such products multiplied by a third row, overflows on the matrix unit, and dropped pairs need not be
+/// nor a sum of such products multiplied by a third row, overflows in bf16 kernels, and dropped pairs need not be
 /// excluded from products.
 template <class T>
 bool has_short_rows(const KernelFamily<T>& family, const BackwardKernelSet<T>& kernels, const DTypeView<const T>& t,
@@ -58,22 +61,24 @@ BackwardKernelSet<T> backward_kernels_of(const ChosenKernels<T>& chosen, const P
     kernels.softmax = sigmoid_backward<T>(chosen.vectors);
     return kernels;
   }
-#if ATTN_AMX
+#if ATTN_BF16
   if constexpr (std::is_same_v<T, float>)
-    if (chosen.on_matrix_unit()) return matrix_unit_backward_kernels<T>();
+    if (chosen.in_bf16()) return bf16_backward_kernels_of(chosen);
 #endif
   return backward_kernels<T>(chosen.vectors);
 }
 
-/// The kernels of a call. The matrix unit is used if all four tensors suit it.
+/// The kernels of a call. Those for bf16 are used if all four tensors suit them.
 template <class T>
 ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options& options) {
   const CallTensors<T>& t = call.tensors;
   const ChosenKernels<T> in_full = t.kernels.choose(options, Bf16Products::none);
   const std::initializer_list<DType> dtypes = {t.q.dtype(), t.k.dtype(), t.v.dtype(), call.grad_out.dtype()};
-  if (t.score || t.problem.sigmoid_bias || !rounds_to_bf16(t.problem, options, dtypes)) return in_full;
-  const ChosenKernels<T> rounding = t.kernels.choose(options, Bf16Products::by_matrix_unit);
-  if (!rounding.on_matrix_unit()) return in_full;
+  // With row_invariant, the forward pass does not round either.
+  if (t.score || t.problem.sigmoid_bias || t.problem.row_invariant || !rounds_to_bf16(t.problem, options, dtypes))
+    return in_full;
+  const ChosenKernels<T> rounding = t.kernels.choose(options, bf16_products(t.problem, options, dtypes));
+  if (!rounding.in_bf16()) return in_full;
   const BackwardKernelSet<T> kernels = backward_kernels<T>(in_full.vectors);
   const auto size_of = [](const DTypeView<const T>& x) {
     return static_cast<double>(x.dim(0) * x.dim(1)) * static_cast<double>(x.dim(2) * x.dim(3));

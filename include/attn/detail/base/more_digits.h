@@ -20,8 +20,9 @@ namespace attn::detail {
 ///   -1e9, so is its lse, and a float of that size cannot also hold the logarithm of the number of keys; weights
 ///   computed from it alone would not sum to 1.
 /// - for a 16-bit output, the output before rounding. The backward pass subtracts sum(grad_out * out) from all
-/// gradients of a row. Where keys are similar, an error in that sum does not average out: it is multiplied by what the
-/// keys have in common (arXiv 2510.04212).
+///   gradients of a row. Where keys are similar, an error in that sum does not average out: it is multiplied by what
+///   the keys have in common (arXiv 2510.04212). Without these digits, the backward pass has to compute the sum itself
+///   (BackwardLoop::sum_rows()), which takes longer, and which it cannot do for a part of the keys.
 template <class N>
 class MoreDigits {
  public:

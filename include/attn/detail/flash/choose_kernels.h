@@ -54,8 +54,8 @@ inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
 
 /// Whether scores may be scaled after the product, as in the bf16 kernels. The scale must be large enough that a
 /// product that overflows to -inf would be below -2^64 when scaled: its weight would be 0 anyway. The scale must also
-/// be small enough that scale * log2(e) is finite. A score is still infinite if only a partial sum overflows, or if a
-/// mod would have shrunk the score.
+/// be far from the largest float. A score is still infinite if only a partial sum overflows, or if a mod would have
+/// shrunk the score.
 inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }
@@ -65,8 +65,7 @@ inline bool rounds_to_bf16(const Problem& problem, const Options& options, std::
   return fits_bf16(options.compute, dtypes) && scales_after_products(problem.scale);
 }
 
-/// Which units may compute products in bf16. Vectors only take tensors that are bf16 already: they have no backward
-/// kernels, and a backward pass would not know how a forward pass had rounded other types.
+/// Which units may compute products in bf16. Vectors only take tensors that are bf16 already.
 enum class Bf16Products : unsigned char { none, by_matrix_unit, by_any };
 
 inline Bf16Products bf16_products(Compute compute, std::initializer_list<DType> dtypes) {

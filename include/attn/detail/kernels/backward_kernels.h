@@ -20,14 +20,14 @@ inline namespace ATTN_BUILT_FOR {
 /// A tile of queries and a tile of keys in the backward pass.
 template <class T>
 struct BackwardTile {
-  T* scores;          ///< (keys, queries), overwritten with the weights
-  T* grad_scores;     ///< (keys, queries): gradients of the weights, overwritten with those of the scores
-  const T* slopes;    ///< (keys, queries), of the score mods; null if none
-  const T* lse;       ///< of each query
-  const T* lse_rest;  ///< of each query: the part of lse lost to rounding
-  /// Of each query: the sum of grad_out * out, minus the gradient of lse (Dao et al. 2022, appendix B.2).
-  const T* delta;
-  const T* delta_rest;  ///< of each query: the part of delta lost to rounding
+  T* scores;        ///< (keys, queries), overwritten with the weights
+  T* grad_scores;   ///< (keys, queries): gradients of the weights, overwritten with those of the scores
+  const T* slopes;  ///< (keys, queries), of the score mods; null if none
+  /// Of each query: weights are e^(score - lse - lse_rest).
+  const T *lse, *lse_rest;
+  /// Of each query: the sum of grad_out * out, minus the gradient of lse (Dao et al. 2022, appendix B.2), is delta +
+  /// delta_rest.
+  const T *delta, *delta_rest;
 };
 
 /// Sums over the keys that a tile of queries has visited, relative to the maximum of each query's scores. Each sum has
@@ -68,7 +68,7 @@ struct BackwardKernels {
     }
   }
 
-  /// Adds the keys of a tile to the sums of its queries. Dropped pairs add nothing, even if their values are not finite.
+  /// Adds the keys of a tile to the sums of its queries. Dropped pairs add nothing, even if values are not finite.
   static ATTN_INLINE void add_to_sums(const RowSums<T>& sums, const T* scores, const T* grad_scores, Index queries,
                                       Index keys) {
     const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
@@ -197,7 +197,7 @@ struct BackwardKernels {
   }
 };
 
-/// The backward kernels of one set of vectors, or of the matrix unit, as pointers; see KernelSet.
+/// The backward kernels of one set of vectors, or for bf16, as pointers; see KernelSet.
 template <class T>
 struct BackwardKernelSet {
   Index columns;  ///< sums of rows are padded to a multiple of this
@@ -209,17 +209,15 @@ struct BackwardKernelSet {
   void (*add)(T* to, const T* from, Index count);
   void (*add_rows)(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row, T* to);
 
-  // Only the matrix unit sets these; the defaults do nothing.
+  // Only kernels for bf16 set these; the defaults do nothing.
   /// Returns gradients of scores in the order in which the value product reads weights, in `to` if that order differs.
   T* (*arrange_weights)(T* weights, Index queries, Index keys, T* to) = leave_weights;
   /// Restores the column order of sums (rows, row) after the last add_rows(), and multiplies them by a factor, which is
   /// 1 if factors were applied before the products.
   void (*finish_rows)(T* sums, Index rows, Index row, T factor) = leave_rows;
 
-  /// Replaces gradients of scores by what the products lose when they round them. The products are then repeated: where
-  /// keys have a common part, it is multiplied by the sum of a row's rounding errors, which does not vanish as the sum
-  /// of its gradients does. Null if nothing is rounded.
-  void (*take_rests)(T* grad_scores, Index queries, Index keys) = nullptr;
+  /// Replaces gradients of scores (keys, queries) by what rounding them to bf16 loses. Null if nothing is rounded.
+  void (*take_lost)(T* grad_scores, Index keys) = nullptr;
 
   static T* leave_weights(T* weights, Index, Index, T*) { return weights; }
   static void leave_rows(T*, Index, Index, T) {}

@@ -103,7 +103,8 @@ class ByHeadsBackward {
     const auto in_q = [&](HeadsBuffer<T>& room) { return as_const(heads_of_tensor(room.view(), heads.q)); };
     const auto in_kv = [&](HeadsBuffer<T>& room) { return as_const(heads_of_tensor(room.view(), heads.kv)); };
     const BackwardMods<T, typename HeadRun::Mods> mods(heads.mods, heads.problem);
-    backward<T>({{{}, {}, in_q(q_), in_kv(k_), in_kv(v_), heads.problem, kKernelChoice<T>},
+    const CallTensors<T> tensors{{}, {}, in_q(q_), in_kv(k_), in_kv(v_), heads.problem, kKernelChoice<T>};
+    backward<T>({tensors,
                  in_q(out_),
                  in_q(grad_out_),
                  lse_of_rows(in_q(lse_)),
@@ -116,7 +117,8 @@ class ByHeadsBackward {
                  mods.slopes(),
                  mods.learned(),
                  {},
-                 false},
+                 false,
+                 sums_rows<T>(tensors, in_q(out_), false, options_)},
                 options_);
   }
 

@@ -73,10 +73,10 @@ struct Bf16Softmax {
 
   static constexpr int kEqual = Instructions::kEqual, kNotLessEqual = Instructions::kNotLessEqual;
 
-  /// e^difference, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3, is exact at 0 and 1, and
-  /// has the smallest relative error on [0, 1] of all such polynomials: 1.03e-4, a 38th of the largest error of rounding
-  /// to bf16 (2^-8). Without exactness at 1, the error would be 8.6e-5, but would also occur at 1, where the largest
-  /// weights are: for scores near the maximum, x may be just below 0 and its fraction just below 1.
+  /// e^difference, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3, is exact at 0 and 1,
+  /// and has the smallest relative error on [0, 1] of all such polynomials: 1.03e-4, a 38th of the largest error of
+  /// rounding to bf16 (2^-8). Without exactness at 1, the error would be 8.6e-5, but would also occur at 1, where the
+  /// largest weights are: for scores near the maximum, x may be just below 0 and its fraction just below 1.
   ATTN_TARGET_AVX512 static ATTN_INLINE V coarse_exp(const V& difference) {
     const V x = difference * kLog2e;
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
@@ -103,8 +103,8 @@ struct Bf16Softmax {
     now.store(m.max + h * kLanes);
     // Scores of a query that has kept no key yet are relative to 0, where e^-inf is the right weight.
     reference = select(now == -infinity, V{}, now);
-    // The factor is computed in full precision, not by coarse_exp(), because a maximum may rise a little with each tile, and
-    // the errors of all factors accumulate.
+    // The factor is computed in full precision, not by coarse_exp(), because a maximum may rise a little with each
+    // tile, and the errors of all factors accumulate.
     const V factor = exp(old - reference);
     factor.store(m.rescale + h * kLanes);
     for (float* numbers : {m.sum, m.sum_rest}) (V::load(numbers + h * kLanes) * factor).store(numbers + h * kLanes);
