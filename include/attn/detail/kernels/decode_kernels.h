@@ -93,10 +93,8 @@ struct DecodeKernels {
                                 Prefetcher& fetching) {
     if constexpr (kReadsColumns)
       if (is_column_major(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
-    if (!fetching.is_empty()) {
-      const Index step = rows == 1 ? kLanes : kRowVectors * kLanes;  // columns per step of the loops that prefetch
-      fetching.spread(fetching.lines_left(), groups(rows) * keys * (v_dim / step * step) * kSize);
-    }
+    if (!fetching.is_empty())
+      fetching.spread(fetching.lines_left(), groups(rows) * keys * (v_dim / kLanes * kLanes) * kSize);
     // `sums` (rows, v_dim) holds the sums over the keys so far; the final sums are added to the output. So the result
     // for several rows is the same, bit for bit, wherever a piece ends.
     constexpr Index kMostSums = std::min<Index>(4096, kMostOnStack / static_cast<Index>(sizeof(T)));
@@ -337,7 +335,7 @@ struct DecodeKernels {
             rest > 0 ? load_end(row, v_dim) : load(row + v * kLanes * kSize);
       }
       ATTN_UNROLL for (int r = 0; r < R; ++r) {
-        if constexpr (R > 1 && kVectors > 1) fetch<R, kVectors * kLanes * kSize>(fetches, r, fetching);
+        if constexpr (R > 1) fetch<R, kVectors * kLanes * kSize>(fetches, r, fetching);
         const T w = weights[r][j];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) to[r][v] += x[v] * w;
       }
