@@ -80,40 +80,31 @@ class WeightTiles {
     load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries,
                m.packed_key, m);
     if (tensors_.score) m.score_weight = tensors_.score->of(queries.head);
-    // The softmax step computes e^(score - max). With the log-sum-exp in place of the maximum it yields the weight, up
-    // to the rounding error of the log-sum-exp.
+    // The softmax step computes e^(score - max), to which each query's factor is applied. If `max` is the log-sum-exp,
+    // the factor is 1, up to its rounding error.
     T* const factors = m.out;
-    bool rounds = lse_.is_of_other_scores;
-    if (lse_.is_of_other_scores) {
-      const T sink = static_cast<T>(mods_->sink(queries.head));
-      std::fill_n(m.max, kernels.queries, sink);
-      std::fill_n(m.sum, kernels.queries, sink == -kInfinity ? T(0) : T(1));
-      std::fill_n(m.sum_rest, kernels.queries, T(0));
-      for_each_key_tile(queries, m, [&](const Tile&, const Range& rows) {
-        family_.find_max(m, kernels.queries, rows.size());
-        kernels.softmax(m, rows.size(), Rows<T>{nullptr, 0}, 0);
-      });
-      for (Index i = 0; i < kernels.queries; ++i) {
-        add_rest(m.sum[i], m.sum_rest[i]);
-        factors[i] = m.sum[i] == T(0) ? T(0) : T(1) / m.sum[i];
-      }
-    }
-    for (Index i = 0; !lse_.is_of_other_scores && i < kernels.queries; ++i) {
+    if (lse_.is_of_other_scores) sum_weights(queries, m);
+    bool has_factors = lse_.is_of_other_scores;
+    for (Index i = 0; i < kernels.queries; ++i) {
       if (p.sigmoid_bias) {
         m.max[i] = static_cast<T>(-*p.sigmoid_bias);
         continue;
       }
       const T& lse = lse_.lse(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
-      m.max[i] = lse;
       const T rest = lse_.rests.of(&lse);
-      rounds |= rest != T(0);
-      factors[i] = std::exp(-rest);
+      if (lse_.is_of_other_scores) {
+        factors[i] = factor_of(m.max[i], m.sum[i], lse, rest);
+      } else {
+        m.max[i] = lse;
+        has_factors |= rest != T(0);
+        factors[i] = std::exp(-rest);
+      }
     }
     for_each_key_tile(queries, m, [&](const Tile& tile, const Range& rows) {
       const Index keys = rows.size();
       std::fill_n(m.tile_max, kernels.queries, -kInfinity);
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
-      for (Index key = 0; rounds && key < keys; ++key)
+      for (Index key = 0; has_factors && key < keys; ++key)
         for (Index i = 0; i < kernels.queries; ++i) m.scores[key * kernels.queries + i] *= factors[i];
       if (const T factor = static_cast<T>(mods_->kept_factor()); factor != T(1)) {
         mods_->drop_weights(vectors_, m.scores, WeightOrder::keys_by_queries, kernels.queries, tile);
@@ -122,6 +113,31 @@ class WeightTiles {
       visit(WeightTile<T>{queries.batch, queries.head, queries.rows, rows,
                           TensorView<const T, 2>(m.scores, {last + 1, keys}, {1, kernels.queries})});
     });
+  }
+
+  /// Computes the maximum of the scores of each query, and the sum of e^(score - max).
+  void sum_weights(const QueryTile& queries, const TileMemory<T>& m) const {
+    const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
+    const T sink = static_cast<T>(mods_->sink(queries.head));
+    std::fill_n(m.max, kernels.queries, sink);
+    std::fill_n(m.sum, kernels.queries, sink == -kInfinity ? T(0) : T(1));
+    std::fill_n(m.sum_rest, kernels.queries, T(0));
+    for_each_key_tile(queries, m, [&](const Tile&, const Range& rows) {
+      family_.find_max(m, kernels.queries, rows.size());
+      kernels.softmax(m, rows.size(), Rows<T>{nullptr, 0}, 0);
+    });
+    for (Index i = 0; i < kernels.queries; ++i) add_rest(m.sum[i], m.sum_rest[i]);
+  }
+
+  /// The factor that turns e^(score - max) into weights: 1 / sum, or e^(max - lse) if the given lse includes keys of
+  /// other calls. It does if it exceeds the sum by more than other kernels explain: those for bf16 have errors of
+  /// 1.1e-4 (see Bf16Softmax), and those for single queries add up products, which may cancel, in another order.
+  T factor_of(T max, T sum, T lse, T rest) const {
+    if (sum == T(0)) return 0;
+    const T other_keys = lse - max - std::log(sum) + rest;
+    const T in_bf16 = tensors_.q.dtype() == DType::bf16 ? T(0x1p-12) : T(0);
+    const T most = in_bf16 + 128 * std::numeric_limits<T>::epsilon() * (2 + std::abs(lse));
+    return other_keys > most ? std::exp(max - lse - rest) : T(1) / sum;
   }
 
   /// Calls visit(pairs, rows of keys) for each tile of keys that some queries may keep, with its modded scores in
@@ -213,8 +229,8 @@ inline namespace ATTN_BUILT_FOR {
 /// `lse` is what attention() returned for the same arguments. Tiles that a mask drops entirely are skipped; their
 /// weights are 0. One thread visits all tiles of a head, in ascending order of rows and, within rows, of keys.
 /// Callbacks for different heads may run concurrently. options.workspace is not used. Cost: the score product and the
-/// softmax, about half of an attention() call; twice as much if the call is one of bf16 on processors with bf16 products,
-/// or has few queries: the weights then sum to 1 only relative to a log-sum-exp that is computed again.
+/// softmax, about half of an attention() call, or all of it with few queries, or with bf16 tensors on processors with
+/// bf16 products: sums over the keys are then computed again, because the forward pass used other kernels.
 /// @throws std::invalid_argument as attention() does, and if the shape of lse is not (q_len) or (batch, heads, q_len).
 template <class Q, class K, class Lse, class M = Mods<>, class Callback>
 void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,

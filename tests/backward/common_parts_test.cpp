@@ -1,0 +1,153 @@
+// Gradients and weights where all keys or all values have a common part, which must not show in gradients, and where
+// scores are large, for one query as for many. The passes differ in their kernels there: see BackwardLoop::sum_rows().
+#include <gtest/gtest.h>
+
+#include "attn/attn.h"
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+template <class T>
+Tensor<T, 4> numbers(const Shape<4>& shape, int seed, double common, double size = 1) {
+  Random random(static_cast<std::uint64_t>(seed));
+  Tensor<T, 4> t(shape);
+  for (Index i = 0; i < t.size(); ++i)
+    t.data()[i] = static_cast<T>(static_cast<float>(size * random.uniform(-1.7, 1.7) + common));
+  return t;
+}
+template <class T>
+Tensor<double, 4> in_double(const Tensor<T, 4>& t) {
+  Tensor<double, 4> to(t.shape());
+  for (Index i = 0; i < t.size(); ++i) to.data()[i] = static_cast<double>(t.data()[i]);
+  return to;
+}
+/// The largest error, relative to the largest number.
+template <class A>
+double error(const A& is, const Tensor<double, 4>& right) {
+  double off = 0, largest = 0;
+  for (Index i = 0; i < right.size(); ++i) {
+    off = std::max(off, std::abs(static_cast<double>(is.data()[i]) - right.data()[i]));
+    largest = std::max(largest, std::abs(right.data()[i]));
+  }
+  return off / largest;
+}
+
+template <class T>
+struct Inputs {
+  Inputs(Index queries, Index keys, double of_keys, double of_values, double size = 1)
+      : q(numbers<T>({1, 4, queries, 32}, 1, 0, size)),
+        k(numbers<T>({1, 2, keys, 32}, 2, of_keys)),
+        v(numbers<T>({1, 2, keys, 24}, 3, of_values)),
+        g(numbers<T>({1, 4, queries, 24}, 4, 0.5)),
+        term(4 * size * size * (1 + of_keys) * (1 + of_values)) {}
+  Tensor<T, 4> q, k, v, g;
+  double term;  ///< size of the terms whose sum is the largest gradient, relative to that gradient
+
+  template <class M>
+  void expect_gradients_as_exact_as_naive(const M& mods) const {
+    const auto right = naive_attention_backward(in_double(g), in_double(q), in_double(k), in_double(v), mods);
+    const auto naive = naive_attention_backward(g, q, k, v, mods);
+    const double few_units =
+        sizeof(T) == 2 ? 0x1p-8 : 4 * term * static_cast<double>(std::numeric_limits<T>::epsilon());
+    for (const Isa isa : all_instruction_sets()) {
+      SCOPED_TRACE(to_string(isa));
+      const Options options{.isa = isa};
+      const auto is = attention_backward(g, q, k, v, attention(q, k, v, mods, options), mods, options);
+      EXPECT_LE(error(is.query, right.query), 2 * error(naive.query, right.query) + few_units);
+      EXPECT_LE(error(is.key, right.key), 2 * error(naive.key, right.key) + few_units);
+      EXPECT_LE(error(is.value, right.value), 2 * error(naive.value, right.value) + few_units);
+    }
+  }
+};
+
+template <class T>
+class CommonParts : public ::testing::Test {};
+using Scalars = ::testing::Types<float, double, Eigen::bfloat16, Eigen::half>;
+TYPED_TEST_SUITE(CommonParts, Scalars);
+
+TYPED_TEST(CommonParts, OfKeysAndValuesDoNotShowInGradients) {
+  for (const Index queries : {1, 3, 7, 60, 100})
+    for (const double of_keys : {0.0, 30.0})
+      for (const double of_values : {0.0, 100.0}) {
+        SCOPED_TRACE(::testing::Message() << queries << " queries, keys + " << of_keys << ", values + " << of_values);
+        const Inputs<TypeParam> inputs(queries, 90, of_keys, of_values);
+        inputs.expect_gradients_as_exact_as_naive(Mods<>());
+        inputs.expect_gradients_as_exact_as_naive(causal() | softcap(20));
+      }
+}
+
+// A mask that groups tokens, whose groups may be few queries, and lists of keys.
+TYPED_TEST(CommonParts, OfGroupsAndListsDoNotShowInGradients) {
+  const Inputs<TypeParam> inputs(120, 120, 10, 10, 4);
+  inputs.expect_gradients_as_exact_as_naive(strided_sparse(16));
+  std::vector<Index> offsets(1), keys;
+  for (Index i = 0; i < 120; ++i) {
+    for (Index j = 0; j < 7; ++j) keys.push_back(std::min<Index>(i / 2 + 8 * j, 119));
+    keys.erase(std::unique(keys.begin() + offsets.back(), keys.end()), keys.end());
+    offsets.push_back(static_cast<Index>(keys.size()));
+  }
+  inputs.expect_gradients_as_exact_as_naive(select(offsets, keys));
+}
+
+// Numbers in keys and rows that the mask drops are finite here, so that no path needs to look for them.
+TYPED_TEST(CommonParts, OfDroppedKeysAndRowsDoNotShowInGradients) {
+  for (const double garbage : {1e2, 1e4, 3e4}) {
+    SCOPED_TRACE(garbage);
+    Inputs<TypeParam> inputs(70, 96, 0, 0);
+    for (auto* t : {&inputs.k, &inputs.v})
+      for (Index h = 0; h < t->dim(1); ++h)
+        for (Index j = 80; j < 96; ++j)
+          for (Index c = 0; c < t->dim(3); ++c) (*t)(0, h, j, c) = static_cast<TypeParam>(static_cast<float>(garbage));
+    for (Index h = 0; h < 4; ++h)
+      for (Index c = 0; c < 24; ++c) inputs.q(0, h, 3, c) = static_cast<TypeParam>(static_cast<float>(garbage));
+    inputs.expect_gradients_as_exact_as_naive(key_lengths({80}) |
+                                              mask_mod([](const auto& p) { return p.q - 26 != 3; }));
+  }
+}
+
+TYPED_TEST(CommonParts, TheWeightOfASingleKeyIsOne) {
+  for (const double size : {1.0, 10.0, 60.0})
+    for (const Index queries : {1, 2, 5, 9}) {
+      SCOPED_TRACE(::testing::Message() << queries << " queries, size " << size);
+      const Inputs<TypeParam> inputs(queries, 1, 0, 0, size * size);
+      const auto &q = inputs.q, &k = inputs.k, &v = inputs.v, &g = inputs.g;
+      for (const Isa isa : all_instruction_sets()) {
+        const Options options{.isa = isa};
+        const auto r = attention(q, k, v, options);
+        const auto mass = attention_mass(q, k, r.lse, options);
+        for (Index h = 0; h < 4; ++h) EXPECT_EQ(mass(0, h, 0), queries) << to_string(isa);
+        const auto grads = attention_backward(g, q, k, v, r, options);
+        for (Index h = 0; h < 2; ++h)
+          for (Index c = 0; c < 24; ++c) {
+            double sum = 0;
+            for (Index i = 0; i < queries; ++i)
+              sum += static_cast<double>(g(0, 2 * h, i, c)) + static_cast<double>(g(0, 2 * h + 1, i, c));
+            EXPECT_NEAR(static_cast<double>(grads.value(0, h, 0, c)), sum, sizeof(TypeParam) == 2 ? 0.13 : 1e-5)
+                << to_string(isa);
+          }
+      }
+    }
+}
+
+// Weights of some keys, given the log-sum-exps over more.
+TYPED_TEST(CommonParts, WeightsOfAPartFollowTheGivenLse) {
+  for (const Index queries : {1, 4, 60}) {
+    const Inputs<TypeParam> inputs(queries, 100, 0, 0);
+    const auto &q = inputs.q, &k = inputs.k, &v = inputs.v;
+    for (const Isa isa : all_instruction_sets()) {
+      SCOPED_TRACE(::testing::Message() << queries << " queries, " << to_string(isa));
+      const Options options{.isa = isa};
+      const auto r = attention(q, k, v, options);
+      const auto whole = attention_mass(q, k, r.lse, options),
+                 part = attention_mass(q, k.slice(2, 0, 80), r.lse, options);
+      for (Index h = 0; h < 4; ++h)
+        for (Index j = 0; j < 80; ++j)
+          EXPECT_NEAR(static_cast<double>(part(0, h, j)), static_cast<double>(whole(0, h, j)),
+                      (sizeof(TypeParam) == 2 ? 3e-4 : 1e-5) * static_cast<double>(whole(0, h, j)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn::test
