@@ -21,14 +21,14 @@ set(ATTN_SAMPLES 8)
 set(ATTN_ROUNDS 5)
 
 # Tests of each kind, and the sweeps that cover most mods and instruction sets.
-set(ATTN_IN_EVERY_SAMPLE attention_tests backward_sweep_float_test hello package.install poison_test random_calls_test
-                         refusal_tests sweep_bfloat16_test sweep_float_test)
+set(ATTN_IN_EVERY_SAMPLE attention_tests backward_sweep_float_test backward_sweep_half_test hello package.install poison_test
+                         random_calls_test refusal_tests software_sets_test sweep_bfloat16_test sweep_float_test)
 
-# The CPU seconds that tests take to build and run, where they are many more than ATTN_SECONDS_OF_MOST: groups of tests,
-# and tests whose libraries no others link. The longest come first because they are assigned first.
+# CPU seconds to build and run the tests that take far more than ATTN_SECONDS_OF_MOST: groups of tests, and tests whose
+# libraries no others link. The longest come first because they are assigned first.
 set(ATTN_SECONDS_OF_MOST 15)
-set(ATTN_SECONDS benchmarks 300 train_translation 200 train_gpt 200 package.find_package 90 tinystories 90
-                 contraction 90 ring_test 80 sweep_double_test 45 sweep_long_double_test 45)
+set(ATTN_SECONDS benchmarks 300 train_translation 200 train_gpt 200 package.find_package 90 software_sets.registers 90
+                 tinystories 90 contraction 90 ring_test 80 sweep_double_test 45 sweep_long_double_test 45)
 
 # Puts a test into the sample with the least work so far, unless it already has a sample or is in every sample.
 function(attn_assign name seconds)

@@ -2,8 +2,8 @@
 //
 // Its name says which instruction set the compiler's flags promise, whether the unit is compiled without exceptions or
 // threads, and whether its AVX-512 is in software, as in tests. So translation units with different flags each keep
-// their own version of that code. Otherwise the linker would keep only one of two functions with the same name, with the
-// instructions and the Eigen alignment of whichever unit it came from. Types that a program passes between units
+// their own version of that code. Otherwise the linker would keep only one of two functions with the same name, with
+// the instructions and the Eigen alignment of whichever unit it came from. Types that a program passes between units
 // (Tensor, Options, Executor, …) are declared outside this namespace.
 #pragma once
 

@@ -185,6 +185,6 @@ struct HalfVec<16> {
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
 
-#if defined(ATTN_SOFTWARE_AVX512)
+#if ATTN_X86 && defined(ATTN_SOFTWARE_AVX512)
 #include <support/software_avx512.h>
 #endif
