@@ -1,7 +1,6 @@
 #include "contestants.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 // long double is the reference for double. attn/instantiate_long_double.h would also instantiate all loops, which take
 // 14 s to compile.
 template void naive<long double>(const DTypeView<long double>&, const TensorView<long double, 3>&,
@@ -9,8 +8,7 @@ template void naive<long double>(const DTypeView<long double>&, const TensorView
                                  const DTypeView<const long double>&, const DTypeView<const long double>&,
                                  const DTypeView<const long double>&, const NaiveMods<long double>&, const Problem&,
                                  const Executor&);
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 
 namespace bench {
 

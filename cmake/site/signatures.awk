@@ -159,6 +159,7 @@ function without_brackets(text) {
 }
 
 function enter_namespace(name) {
+  sub(/::inline ATTN_BUILT_FOR/, "", name)
   ++scopes
   scope[scopes] = "namespace"
   visible[scopes] = visible[scopes - 1] && name !~ /detail|^namespace (std)?$/

@@ -5,8 +5,7 @@
 #include "attn/attention_weights.h"
 #include "attn/detail/layers/checked_additive.h"
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// The AdditiveScore for queries of type Q.
 template <class Q>
@@ -137,5 +136,4 @@ auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, co
   return weights;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

@@ -11,8 +11,7 @@
 #include "attn/detail/extern_templates.h"
 #endif
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Computes scaled dot-product attention:
 ///
@@ -150,5 +149,4 @@ void naive_attention_into(Out&& out, const Q& query, const K& key, const V& valu
   call.naive(with.options.executor, {}, std::forward<Out>(out));
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

@@ -28,8 +28,7 @@ struct TopWeights {
   Tensor<T, 4> weights;   ///< their weights
 };
 
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace detail::inline ATTN_BUILT_FOR {
 
 /// The log-sum-exps that weights are recomputed from, and their rounding errors.
 template <class T>
@@ -219,8 +218,7 @@ template <class Callback, class Q>
 constexpr bool takes_tiles =
     std::is_invocable_v<const Callback&, const WeightTile<computed_t<typename Traits<Q>::Scalar>>&>;
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
+}  // namespace detail::inline ATTN_BUILT_FOR
 inline namespace ATTN_BUILT_FOR {
 
 /// Calls `callback(const WeightTile<T>&)` for the weights of an attention call, tile by tile. Memory is linear in the

@@ -7,8 +7,7 @@
 #include "attn/attention.h"
 #include "attn/detail/backward/checked_backward.h"
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Returns the gradients of a loss with respect to query, key and value, given the gradient with respect to the output:
 ///
@@ -140,5 +139,4 @@ auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, c
   return grads;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

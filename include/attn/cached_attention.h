@@ -3,8 +3,7 @@
 
 #include "attn/detail/cache/bound_sequences.h"
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Computes attention of queries over the keys and values in `cache`: a KvCache, sequences of a PagedKvCache, a layer
 /// of KvCaches, or your own KvView. Each sequence has its own length; in one call, some may prefill while others
@@ -79,5 +78,4 @@ std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mod
   return static_cast<std::size_t>(detail::bytes_of_passes(call.passes(), with.options));
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

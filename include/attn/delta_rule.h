@@ -3,8 +3,7 @@
 
 #include "attn/gated_attention.h"
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Computes the gated delta rule (Yang, Kautz & Hatamizadeh 2024, "Gated delta networks", eq. 10; the state here is
 /// (head_dim, v_dim), the transpose of theirs):
@@ -88,5 +87,4 @@ auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const 
   return RecurrentResult{std::move(out)};
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

@@ -4,8 +4,6 @@
 #include "attn/detail/base/instantiate_pool.h"
 #include "attn/detail/extern_templates.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 ATTN_LOOPS_OF(, double)
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -145,8 +145,7 @@ inline bool cpu_has(MatrixUnit matrix) { return matrix == MatrixUnit::none || cp
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Whether this program can use the instruction set on this machine. False if the processor lacks it, or if the program
 /// was compiled for a higher one (e.g. -march=native) and so has no kernels for lower ones.
@@ -165,11 +164,9 @@ inline Isa best_isa() {
   return best;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 inline std::string available_isas() {
   std::string names;
@@ -209,16 +206,13 @@ inline const IsaOfEnvironment& isa_of_environment() {
   return chosen;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Returns the instruction set of calls that do not choose one: the best available, or the one that the environment
 /// variable ATTN_ISA names (generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx), which is read once. An
 /// unavailable name is ignored and reported once on standard error, and by explain() in Explanation::ignored_isa.
 inline Isa default_isa() { return detail::isa_of_environment().isa; }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

@@ -7,8 +7,7 @@
 #include "attn/attention.h"
 #include "attn/detail/forward_mode/checked_jvp.h"
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Computes attention() and its derivative in a direction of query, key and value (a Jacobian-vector product), in one
 /// pass:
@@ -61,5 +60,4 @@ auto naive_attention_jvp(const Q& query, const K& key, const V& value, const DQ&
   return result;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

@@ -8,8 +8,7 @@
 #include "attn/detail/mods/lengths.h"
 #include "attn/kv_options.h"
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Selected sequences of a PagedKvCache, in a given order. They support appending and attention, like a KvCache:
 ///
@@ -50,5 +49,4 @@ class KvSequences {
   Indices sequences_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

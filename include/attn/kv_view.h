@@ -11,8 +11,7 @@
 #include "attn/detail/tensor/kv_rows.h"
 #include "attn/rope.h"
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// A view of the keys and values of several sequences, as attention() reads them, in a cache or in your own pages. It
 /// owns only a copy of the page tables. The cache or the pages must outlive it and must not change while it is in use.
@@ -155,5 +154,4 @@ Ragged<Q> ragged(Q&& q, Indices lens) {
   return {std::forward<Q>(q), std::move(lens.values).to_vector()};
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

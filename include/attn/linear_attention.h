@@ -19,8 +19,7 @@ struct RecurrentResult {
 template <class Out>
 RecurrentResult(Out) -> RecurrentResult<Out>;
 
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace detail::inline ATTN_BUILT_FOR {
 
 /// Runs a checked call that continues from a state.
 template <class Call, class Out, class T>
@@ -34,8 +33,7 @@ void run_with_state(const Call& call, Out&& out, RecurrentState<T>& state, const
   }
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
+}  // namespace detail::inline ATTN_BUILT_FOR
 
 inline namespace ATTN_BUILT_FOR {
 

@@ -7,8 +7,7 @@
 #include "attn/detail/simd/softmax_state.h"
 
 namespace attn {
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace detail::inline ATTN_BUILT_FOR {
 
 /// merge_into() on checked arguments.
 template <class T, class Out, class PartOut, class PartLse>
@@ -37,8 +36,7 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
       }
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
+}  // namespace detail::inline ATTN_BUILT_FOR
 inline namespace ATTN_BUILT_FOR {
 
 /// Merges a part into a result in place. `out` and `lse` hold attention over some keys, and `part_out` and `part_lse`

@@ -21,8 +21,7 @@
 #include "attn/detail/mpi/ring_backward.h"
 #include "attn/detail/mpi/scatter_gather.h"
 
-namespace attn::mpi {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::mpi::inline ATTN_BUILT_FOR {
 
 /// Attention over the ranks of a communicator, each of which holds some tokens of a sequence.
 ///
@@ -296,5 +295,4 @@ class Ring {
   Traffic traffic_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::mpi
+}  // namespace attn::mpi::inline ATTN_BUILT_FOR

@@ -16,8 +16,7 @@
 #include "attn/multi_head_gradients.h"
 #include "attn/paged_kv_cache.h"
 
-namespace attn {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Multi-head attention (Vaswani et al. 2017, section 3.2.2):
 ///
@@ -332,5 +331,4 @@ class MultiHeadAttention {
   detail::Parameters<Number> gradients_;  // none before the first backward()
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

@@ -160,8 +160,7 @@ struct Options {
 
 }  // namespace attn
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The name in ATTN_ISA, if the call would use it but it is not available; otherwise empty.
 inline std::string_view ignored_isa(const Options& options) {
@@ -171,5 +170,4 @@ inline std::string_view ignored_isa(const Options& options) {
 /// The instruction set that a call uses. @throws std::invalid_argument if the requested one is not available.
 inline Isa isa_of(const Options& options) { return options.isa ? checked_isa(*options.isa) : default_isa(); }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -56,8 +56,7 @@ Tensor<T, 2> sinusoidal_positions(Index len, Index dim, const SinusoidConfig& co
   return rows;
 }
 
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace detail::inline ATTN_BUILT_FOR {
 
 /// The rank-4 view (batch, 1, len, dim) of tokens (len, dim) or (batch, len, dim).
 template <class X>
@@ -115,8 +114,7 @@ constexpr void check_position_types() {
       "attn: tokens and the table of positions must have the same scalar type (float and 16-bit floats may be mixed)");
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
+}  // namespace detail::inline ATTN_BUILT_FOR
 
 inline namespace ATTN_BUILT_FOR {
 

@@ -6,9 +6,7 @@
 #include "attn/delta_rule.h"
 #include "attn/detail/linear_attention/checked_recurrent_backward.h"
 
-namespace attn {
-
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Returns the gradients of a loss with respect to query, key and value of linear_attention(), given the gradient with
 /// respect to its output. The arguments are those of the forward call, whose result is not needed. Lambdas are
@@ -118,5 +116,4 @@ std::size_t delta_backward_workspace_bytes(const Q& query, const K& key, const V
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

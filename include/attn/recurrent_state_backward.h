@@ -3,9 +3,7 @@
 
 #include "attn/recurrent_backward.h"
 
-namespace attn {
-
-inline namespace ATTN_BUILT_FOR {
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Returns the gradients of a call of linear_attention() with a state. Arguments are those of the call, and two states:
 ///
@@ -94,5 +92,4 @@ void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
            with.options);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

@@ -13,8 +13,7 @@
 
 namespace attn {
 
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace detail::inline ATTN_BUILT_FOR {
 
 /// Fails to compile for types that Rope cannot rotate, with a message that says why.
 template <class X, class Out>
@@ -32,8 +31,7 @@ constexpr void check_rotated() {
                 "attn::Rope: the tensor to write (out, or x if rotated in place) must not be const");
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
+}  // namespace detail::inline ATTN_BUILT_FOR
 
 inline namespace ATTN_BUILT_FOR {
 
@@ -218,8 +216,7 @@ void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePair
 
 }  // namespace ATTN_BUILT_FOR
 
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace detail::inline ATTN_BUILT_FOR {
 
 /// Space for the angles of `tokens` tokens; empty without a rope.
 template <class T>
@@ -236,6 +233,5 @@ Rotation<T> rotation_of(const Rope* rope, RowPositions positions, Index row, Ind
   return rotation;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
+}  // namespace detail::inline ATTN_BUILT_FOR
 }  // namespace attn

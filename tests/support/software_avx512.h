@@ -20,8 +20,7 @@
 // Kernels that inlined these functions were larger by a tenth.
 #define ATTN_NOT_INLINED ATTN_TARGET_AVX512 __attribute__((noinline)) static
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// See detail/simd/avx512.h.
 struct Avx512Instructions {
@@ -195,5 +194,4 @@ struct HalfVec<64> {
 };
 #endif
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

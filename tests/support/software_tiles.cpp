@@ -21,8 +21,7 @@ bool software_tiles() {
 }  // namespace attn::detail
 
 #if ATTN_AMX
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 extern template const KernelFamily<float>& kernel_family<float>(VectorSet);  // in loops.cpp
 
@@ -35,8 +34,7 @@ BackwardKernelSet<float> software_tiles_backward_kernels() {
   return bf16_backward_kernels<AmxPanels<test::SoftwareTiles>>(backward_kernels<float>(VectorSet::avx512));
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 
 namespace attn::test {
 namespace {

@@ -47,10 +47,8 @@
   keyword template Index recurrence_backward_bytes<T>(const RecurrenceCall<T>&, const Options&);                       \
   keyword template void naive_recurrence<T>(const RecurrenceCall<T>&, const Executor&);
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 ATTN_LOOPS_OF(extern, float)
 ATTN_LOOPS_OF(extern, double)
 ATTN_LOOPS_OF(extern, long double)
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -27,8 +27,7 @@ struct TopKBlocks {
   std::optional<Index> q_offset = std::nullopt;  ///< the call's; see Options::q_offset
 };
 
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace detail::inline ATTN_BUILT_FOR {
 
 /// Returns the mean of each block of `block` rows of a head: (blocks, dim).
 template <class T>
@@ -74,8 +73,7 @@ void choose_blocks(const TopKBlocks& config, const Range& positions, const T* sc
   for (Index i = 0; i < count; ++i) kept[order[static_cast<std::size_t>(i)]] = true;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
+}  // namespace detail::inline ATTN_BUILT_FOR
 
 inline namespace ATTN_BUILT_FOR {
 

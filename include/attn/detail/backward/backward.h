@@ -13,8 +13,7 @@
 #include "attn/options.h"
 #include "attn/parallel.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The memory that workers share: the sums of the gradients of mods' parameters over all tasks, and the memory of the
 /// few groups processed at a time. A group has the memory that its plan lays out, followed by the sums of each task if
@@ -172,5 +171,4 @@ void listed_backward(const BackwardCall<T>& call, const ListedCall<T>& listed, c
       call, plan, loop, options, [](const auto&) {}, run_keys);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -5,8 +5,7 @@
 #include "attn/detail/mods/learned_mods.h"
 #include "attn/detail/mods/score_slopes.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// One call. `tensors` has queries, keys and values; `out` and `lse` are those of the forward pass. If `mods` is null,
 /// no score is changed and no pair is dropped; if `slopes` is null, no score is changed. A null grad_lse means zeros.
@@ -47,5 +46,4 @@ struct LearnedSizes {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -7,8 +7,7 @@
 
 #include "attn/detail/backward/backward_plan.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The outer loop is over keys, the inner one over queries: the gradients of a tile of keys and values stay in the
 /// cache until all queries have added to them, while the gradients of queries are loaded and stored a tile at a time
@@ -411,5 +410,4 @@ class BackwardLoop {
   T scale_, kept_factor_;  ///< kept_factor_: by which dropout multiplies the weights that it keeps
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -7,8 +7,7 @@
 #include "attn/detail/base/arena.h"
 #include "attn/options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A tile of queries as the loops read it, and the memory of its gradient.
 template <class T>
@@ -216,5 +215,4 @@ class BackwardPlan {
   Index key_parts_, query_parts_, tile_bytes_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

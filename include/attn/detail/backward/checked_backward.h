@@ -6,8 +6,7 @@
 #include "attn/detail/naive/naive_backward.h"
 #include "attn/result.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Explains, in a static_assert, what a backward pass needs from the forward one.
 template <class R>
@@ -227,5 +226,4 @@ class CheckedNaiveBackward {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 #include "attn/detail/backward/backward_call.h"
 #include "attn/detail/kernels/bf16/backward_kernels.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 #if ATTN_AMX && defined(ATTN_SOFTWARE_TILES)
 BackwardKernelSet<float> software_tiles_backward_kernels();  ///< used by tests, like software_tiles_family()
@@ -99,5 +98,4 @@ bool sums_rows(const CallTensors<T>& tensors, const DTypeView<const T>& out, boo
   return is_rounded || lse_is_of_other_scores(tensors, groups, options);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,8 +8,7 @@
 #include "attn/detail/mods/grouping/selected_keys.h"
 #include "attn/detail/mods/mapped_mods.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The keys that each query of a call lists, and mods that see entries of these lists: the pair of query row i of
 /// `head` and entry e of its list is Position{i, head, 0, e}.
@@ -60,5 +59,4 @@ constexpr bool lists_keys() {
     return false;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

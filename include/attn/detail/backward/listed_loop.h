@@ -7,8 +7,7 @@
 
 #include "attn/detail/backward/listed_plan.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Each sum is computed by one task, in the order of a list, so results do not depend on threads. All products use the
 /// kernels of single queries (see DecodeKernels): the gradient of a key is a weighted sum of queries, which are
@@ -318,5 +317,4 @@ class ListedLoop {
   T scale_, kept_factor_;  ///< kept_factor_: by which dropout multiplies the weights that it keeps
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

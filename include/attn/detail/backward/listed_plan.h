@@ -7,8 +7,7 @@
 #include "attn/detail/backward/listed_call.h"
 #include "attn/detail/base/arena.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The results that the loop over queries passes to the loop over keys: one per entry of a head's lists, and one per
 /// query.
@@ -160,5 +159,4 @@ class ListedPlan {
   BackwardKernelSet<T> kernels_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

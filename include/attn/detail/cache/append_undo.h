@@ -6,8 +6,7 @@
 
 #include "attn/isa.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Undoes all appends made during its lifetime, unless keep() is called. Sequences get back their old tokens and pages;
 /// the capacity may have grown.
@@ -27,5 +26,4 @@ class AppendUndo {
   std::remove_cvref_t<decltype(std::declval<const Cache&>().marks())> marks_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,9 +8,7 @@
 #include "attn/detail/base/fixed_vector.h"
 #include "attn/kv_view.h"
 
-namespace attn {
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The rows of each sequence in a tensor of queries (batch, heads, len, head_dim).
 template <class Q>
@@ -233,6 +231,4 @@ class CheckedSequences {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
-}  // namespace attn
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

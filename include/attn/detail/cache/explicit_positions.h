@@ -9,8 +9,7 @@
 #include "attn/detail/base/check.h"
 #include "attn/detail/tensor/problem.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The rope positions of the rows of a sequence. Positions are stored only from the first to the last row whose
 /// position does not follow from those before it.
@@ -80,5 +79,4 @@ void for_each_given(std::span<const Index> positions, std::span<const Index> len
   }
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

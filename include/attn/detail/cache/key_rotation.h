@@ -8,8 +8,7 @@
 #include "attn/detail/simd/vec.h"
 #include "attn/rope.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Rotates contiguous rows. All rows are rotated by the same angles, one per pair of features. Rows are processed in
 /// order, so a result may overwrite earlier input rows.
@@ -104,5 +103,4 @@ class KeyRotation {
   std::vector<T> cos_, sin_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

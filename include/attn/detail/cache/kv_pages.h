@@ -16,8 +16,7 @@
 #include "attn/detail/kernels/dot_kernels.h"
 #include "attn/kv_view.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The type in which attention over a cache of T is computed: 8-bit integers represent floats.
 template <class T>
@@ -340,5 +339,4 @@ constexpr void check_cached() {
                 "attn: a cache must hold float, double, long double, 16-bit floats or std::int8_t");
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -15,8 +15,7 @@
 #include "attn/isa.h"
 #include "attn/out_of_pages.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A stack of page numbers. It has capacity for all pages from the beginning, and so do its copies, so that returning a
 /// page allocates nothing.
@@ -404,5 +403,4 @@ class PageTables {
   Index next_ = 0;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

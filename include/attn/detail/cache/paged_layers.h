@@ -11,8 +11,7 @@
 #include "attn/detail/cache/page_tables.h"
 #include "attn/kv_options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The memory of a PagedKvCache, which has one layer, or of KvCaches. A page number denotes the page with that number
 /// in every layer.
@@ -135,5 +134,4 @@ void check_window(const char* cache, const Config& c, bool has_rope) {
           " pages of ", c.page_size, " tokens, but there are only ", c.pages);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -11,8 +11,7 @@
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/cache/explicit_positions.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Rows of a page that move to another place, or whose keys are rotated by `shift` positions, or both.
 struct RowMove {
@@ -145,5 +144,4 @@ inline std::vector<Range> rows_of_path(std::span<const Index> path, Index nodes,
   return kept;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 #include "attn/detail/flash/call_tensors.h"
 #include "attn/detail/tensor/arguments.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Rounds `count` values to 16 bits, in memory order.
 template <class T, class Number>
@@ -67,5 +66,4 @@ DTypeView<const T> before_rounding(const Out& out) {
   return rounded;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -11,8 +11,7 @@
 #include "attn/detail/tensor/rotation.h"
 #include "attn/options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class T>
 struct CallTensors {
@@ -295,5 +294,4 @@ bool lse_is_of_other_scores(const CallTensors<T>& tensors, bool groups, const Op
   return groups || kernels.in_bf16() || problem.q_len <= kernels.few_queries(problem);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

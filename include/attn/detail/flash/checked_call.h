@@ -11,8 +11,7 @@
 #include "attn/detail/tensor/arguments.h"
 #include "attn/detail/tensor/overlap.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The outputs of a call. An output is null if not requested.
 template <class T>
@@ -191,5 +190,4 @@ class CheckedCall : public CallInputs<Q, K, V> {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -13,8 +13,7 @@
 #include "attn/explanation.h"
 #include "attn/options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class T>
 struct ChosenKernels {
@@ -135,5 +134,4 @@ struct KernelChoice {
 template <class T, bool kOthers = true>
 inline constexpr KernelChoice<T> kKernelChoice = {choose_kernels<T, kOthers>, sigmoid_family<T, kOthers>};
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

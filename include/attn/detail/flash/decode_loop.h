@@ -8,8 +8,7 @@
 #include "attn/detail/flash/decode_state.h"
 #include "attn/detail/flash/kv_splits.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The direct loop over the keys of a head, for queries that do not share their keys, in calls that do nothing between
 /// score, softmax and value: no mod changes scores or weights, no rows are copied, and nothing is prefetched. Its
@@ -317,5 +316,4 @@ class DecodeLoop {
   DirectDecode<T> direct_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

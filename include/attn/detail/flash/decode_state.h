@@ -6,8 +6,7 @@
 
 #include "attn/detail/flash/decode_tiles.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The state of up to kMost queries, one per row, and the kernels that update it. Shapes are those of DecodeKernels.
 template <class T>
@@ -278,5 +277,4 @@ class DecodeState {
   bool has_totals_ = false;  ///< whether an earlier stretch has ended
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

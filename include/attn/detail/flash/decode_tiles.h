@@ -8,8 +8,7 @@
 
 #include "attn/detail/flash/pass.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Prefetches the keys or values that will be copied next while those of a tile are being copied: processors cannot
 /// predict the order of gathered rows, and pages of a few tokens end before a pattern has been detected. Rows of pages
@@ -321,5 +320,4 @@ class DecodeTiles {
   bool far_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

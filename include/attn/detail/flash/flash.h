@@ -18,8 +18,7 @@
 #include "attn/explanation.h"
 #include "attn/options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Cost of a hyperbolic tangent, in multiply-adds of a product.
 constexpr Index kFlopsOfTanh = 16;
@@ -400,5 +399,4 @@ void flash(const CallTensors<T>& tensors, const Mods& mods, const Options& optio
   run(tensors, options.workspace);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -7,8 +7,7 @@
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/pass.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A pass over one query per head, seen as a pass over one query head per key head, whose queries are the heads of the
 /// group. A tile computes whole vectors of queries, so it then serves several heads in the time of one. On a Zen 3 core
@@ -105,5 +104,4 @@ class JoinedHeads {
   Mods mods_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 
 #include "attn/detail/flash/pass.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Splits of the keys of blocks of up to `rows` queries. Neither the splits nor the order in which they are merged
 /// depends on the number of workers, so results do not depend on it.
@@ -90,5 +89,4 @@ class KvSplits {
   Index kv_len_, v_dim_, rows_, count_, split_bytes_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

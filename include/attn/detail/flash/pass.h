@@ -10,8 +10,7 @@
 #include "attn/detail/mods/tile_mods.h"
 #include "attn/detail/simd/softmax_state.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The number of the stretch that a key belongs to.
 constexpr Index stretch_at(Index position) { return floor_div(position, kStretch * kKeyTile); }
@@ -219,5 +218,4 @@ Range hull_of_visited(const Tiles& tiles) {
   return all;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

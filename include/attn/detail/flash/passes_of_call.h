@@ -12,8 +12,7 @@
 #include "attn/detail/mods/grouping/gathered_mask.h"
 #include "attn/detail/mods/mapped_mods.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The tensors of a separate call on the parts of `t` that of_queries() and of_keys() select.
 template <class T, class OfQueries, class OfKeys>
@@ -297,5 +296,4 @@ void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool resumes
   pass(tensors, mods, resumes);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -10,8 +10,7 @@
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/pass.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 constexpr Index kNoStretch = std::numeric_limits<Index>::min();
 
@@ -483,5 +482,4 @@ class PrefillLoop {
   PrefillTiles<T> key_tiles_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -12,8 +12,7 @@
 #include "attn/detail/tensor/problem.h"
 #include "attn/tensor.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A tile of queries: tile number `tile` of a head, with its rows `rows`.
 struct QueryTile {
@@ -202,5 +201,4 @@ class Workspace {
   std::byte* first_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 #include "attn/detail/naive/naive_jvp.h"
 #include "attn/result.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The direction of a tensor, which must have its shape.
 template <class T, class X>
@@ -67,5 +66,4 @@ class CheckedJvp {
   InputViews<T> directions_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

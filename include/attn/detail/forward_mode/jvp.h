@@ -5,8 +5,7 @@
 #include "attn/detail/forward_mode/jvp_loop.h"
 #include "attn/detail/kernels/sigmoid_kernels.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void jvp(const JvpCall<T>& call, const Options& options) {
@@ -24,5 +23,4 @@ void jvp(const JvpCall<T>& call, const Options& options) {
   workers.run(blocks.count(), [&](Index block, int worker) { loop.run(blocks, block, workspace.of(worker)); });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

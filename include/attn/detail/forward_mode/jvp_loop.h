@@ -5,8 +5,7 @@
 #include "attn/detail/kernels/tangent_kernels.h"
 #include "attn/detail/mods/score_slopes.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// One call. `tensors` has no lse. If `mods` is null, nothing is changed or dropped; if `slopes` is null, no score is
 /// changed.
@@ -264,5 +263,4 @@ class JvpLoop {
   Index columns_;  ///< v_dim with the padding that kernels write
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -14,8 +14,7 @@
 
 #include "attn/detail/kernels/kernel_table.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// For tiles of queries: replaces score() of TileKernels.
 template <class T, int Bytes, int kVectors>
@@ -158,5 +157,4 @@ typename OtherScore<T>::AddGradients additive_gradients(VectorSet vectors) {
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -14,8 +14,7 @@
 
 #include "attn/detail/kernels/kernel_table.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A tile of queries and a tile of keys in the backward pass.
 template <class T>
@@ -250,5 +249,4 @@ void add_rows_by_selection(const T* weights, const bool* dropped, Index stride, 
         to[j * row + c] += weights[j * stride + i] * (rows.data[i * rows.stride + c] * factor);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 #include "attn/detail/kernels/tile_memory.h"
 #include "attn/detail/tensor/dtype_view.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Number of keys that fill a vector of any instruction set. Fewer keys are copied row by row.
 constexpr Index kFewestKeys = 16;
@@ -128,5 +127,4 @@ struct DecodeColumnKernels {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,8 +8,7 @@
 #include "attn/detail/kernels/packing_kernels.h"
 #include "attn/detail/kernels/prefetcher.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Queries multiplied at a time: each loaded vector of keys or values is used in four products.
 constexpr int kQueriesAtATime = 4;
@@ -376,5 +375,4 @@ struct DecodeKernels {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -19,8 +19,7 @@
 #include "attn/detail/kernels/kernel_table.h"
 #include "attn/detail/kernels/vnni_vectors.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 #if ATTN_X86
 /// The functions of DotKernels.
@@ -272,5 +271,4 @@ inline const DotKernels<float>* dot_kernels([[maybe_unused]] VectorSet vectors) 
 #endif
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -11,8 +11,7 @@
 #include "attn/detail/kernels/total_kernels.h"
 #include "attn/isa.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The kernels of one instruction set for tiles of one width, as pointers: the prefill loop is compiled once and runs
 /// with any of them. The cost of a call through a pointer is negligible beside a tile, which takes tens of thousands of
@@ -228,5 +227,4 @@ const KernelFamily<T>& kernel_family(VectorSet vectors) {
       vectors, []<VectorSet kSet>() -> const KernelFamily<T>& { return FamilyOf<T, kSet, kOthers>::kKernels; });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 
 #include "attn/detail/kernels/tile_memory.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The width of a tile is an argument here, so that these kernels are compiled once for each instruction set.
 template <class T, int Bytes>
@@ -81,5 +80,4 @@ struct MaskedKernels {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

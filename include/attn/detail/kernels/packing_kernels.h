@@ -9,8 +9,7 @@
 #include "attn/detail/simd/half_vec.h"
 #include "attn/detail/tensor/dtype_view.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// For column-major rows: element c of all rows is contiguous, followed by element c + 1. Column-major queries already
 /// have the order of a tile, and so does their output. Keys and values are transposed. Nothing outside the rows is read
@@ -284,5 +283,4 @@ struct PackingKernels {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

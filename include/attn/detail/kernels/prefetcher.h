@@ -9,8 +9,7 @@
 #include "attn/detail/simd/vec.h"
 #include "attn/detail/tensor/dtype_view.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Prefetches rows, a cache line at a time, in memory order, because the hardware prefetcher follows rising addresses.
 /// Kernels spread the prefetches evenly, because memory idles if nothing is requested for 0.1 µs: without prefetches
@@ -191,5 +190,4 @@ class Prefetcher {
   Index per_line_ = 0, wait_ = kNever;  ///< bytes read per prefetched line, and until the next line
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

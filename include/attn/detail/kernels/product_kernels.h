@@ -8,8 +8,7 @@
 
 #include "attn/detail/kernels/tile_memory.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The steps of a product that row i includes, where rows and steps are the tokens of a chunk. Other steps are skipped
 /// instead of multiplied by 0, because 0 * NaN is NaN.
@@ -117,5 +116,4 @@ struct ProductKernels {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -11,8 +11,7 @@
 #include "attn/detail/base/linker_hint.h"
 #include "attn/detail/kernels/product_kernels.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Rows to write, each with `columns` elements, a multiple of the vectors' lanes.
 template <class T>
@@ -439,5 +438,4 @@ const RecurrenceFamily<T>& recurrence_family(VectorSet vectors) {
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

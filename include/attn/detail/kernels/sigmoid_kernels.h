@@ -8,8 +8,7 @@
 #include "attn/detail/kernels/backward_kernels.h"
 #include "attn/detail/kernels/kernel_table.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// For tiles of queries: replaces softmax() of TileKernels.
 template <class T, int Bytes, int kVectors>
@@ -104,5 +103,4 @@ auto sigmoid_backward(VectorSet vectors) {
       vectors, []<VectorSet kSet>() { return compiled<kSet, SigmoidBackwardKernels<T, kVectorBytes<kSet>>::softmax>; });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -11,8 +11,7 @@
 
 #include "attn/detail/kernels/kernel_table.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A tile of queries and a tile of keys in forward mode.
 template <class T>
@@ -87,5 +86,4 @@ auto weigh_tangents(VectorSet vectors, bool of_sigmoids) {
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

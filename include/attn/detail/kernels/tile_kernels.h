@@ -33,8 +33,7 @@
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/kernels/tile_memory.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class T, int Bytes, int kRegisters, int kVectors>
 struct TileKernels {
@@ -231,5 +230,4 @@ struct TileKernels {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

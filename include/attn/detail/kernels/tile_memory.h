@@ -6,8 +6,7 @@
 #include "attn/detail/simd/vec.h"
 #include "attn/tensor.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Keys in a tile: enough to amortise the passes over `out`, and few enough for query, scores and out to stay in the L1
 /// cache at head_dim 64.
@@ -118,5 +117,4 @@ struct PrefetchPlan {
 /// later instructions from starting early: bf16 tiles on the matrix unit took 1.02 times as long at head_dim 64.
 inline constexpr PrefetchPlan kNoPlan{};
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -7,8 +7,7 @@
 #include "attn/detail/kernels/tile_memory.h"
 #include "attn/detail/simd/softmax_state.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The layout of `out`: (v_dim, queries) in tiles, (queries, v_dim) for single queries.
 enum class OutLayout { by_column, by_query };
@@ -135,5 +134,4 @@ struct TotalKernels {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -11,8 +11,7 @@
 #include "attn/detail/tensor/dtype_view.h"
 
 #if ATTN_X86
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Instructions for vectors of `Bytes`:
 /// - round(x, from): rounds to the nearest integers, ties to even,
@@ -210,6 +209,5 @@ struct VnniVectors : VnniInstructions<Bytes> {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

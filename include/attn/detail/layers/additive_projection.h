@@ -7,8 +7,7 @@
 #include "attn/detail/mods/learned_mods.h"
 #include "attn/detail/tensor/additive_parameters.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Calls visit(batch, head, options) for each head. If there are enough heads for all workers, they run in parallel;
 /// otherwise they run one after the other, each with all workers.
@@ -80,5 +79,4 @@ void project_back(const Tensor<T, 4>& grad, const DTypeView<const T>& x, const H
     }
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -9,8 +9,7 @@
 #include "attn/detail/layers/additive_projection.h"
 #include "attn/detail/naive/naive_additive.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The arguments of one call. The loops see a call on queries and keys of `hidden` features, which project() computes.
 template <class Q, class K, class V, class M>
@@ -185,5 +184,4 @@ class ProjectedCall {
   OtherScore<T> score_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -10,8 +10,7 @@ template <class Query, class Key, class Value, class T>
 struct AdditiveGradients;
 }  // namespace attn
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The arguments of one call, without the results of the forward pass.
 template <class G, class Q, class K, class V, class M>
@@ -171,5 +170,4 @@ class CheckedAdditiveBackward {
   TensorView<const T, 3> grad_lse_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 #include "attn/detail/backward/checked_backward.h"
 #include "attn/detail/layers/multi_head_inputs.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The added keys and values of a layer. They have no position and no mods, so a second call, which continues from the
 /// result of the first (Options::accumulate), computes their part of the attention.
@@ -116,5 +115,4 @@ class ExtraKeys {
   Tensor<T, 3> keys_, values_;  // (kv_heads, count, dim)
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,8 +8,7 @@
 #include "attn/detail/base/unfused.h"
 #include "attn/detail/layers/multi_head_inputs.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The RMS norm (Zhang & Sennrich 2019, eq. 4) of heads x (batch, heads, len, head_dim):
 ///
@@ -119,5 +118,4 @@ ProjectedHeads<T> normalised_heads(const MultiHeadParameters<T>& layer, const In
   return heads;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,8 +8,7 @@
 #include "attn/detail/flash/call_tensors.h"
 #include "attn/parallel.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// y = x * weightᵀ + bias, with a row-major weight of `outputs` rows of `inputs` elements. `bias` may be null.
 ///
@@ -152,5 +151,4 @@ struct Linear {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -7,8 +7,7 @@
 #include "attn/detail/kernels/backward_kernels.h"
 #include "attn/detail/layers/linear.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Computes to = fromᵀ: `from` (rows, columns) and `to` (columns, rows) are row-major without gaps. Both element types
 /// must have the same computed_t.
@@ -289,5 +288,4 @@ struct LinearGradients {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

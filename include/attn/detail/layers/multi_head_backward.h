@@ -9,8 +9,7 @@
 #include "attn/detail/layers/multi_head_results.h"
 #include "attn/multi_head_gradients.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Rejects a wrong type of grad_out with a one-sentence error, for a layer of T and a query of type Q.
 template <class T, class G, class Q>
@@ -258,5 +257,4 @@ auto layer_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

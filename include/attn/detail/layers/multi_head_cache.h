@@ -10,8 +10,7 @@
 #include "attn/detail/layers/head_norm.h"
 #include "attn/kv_options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// An input that is not a cache.
 template <class X>
@@ -148,5 +147,4 @@ Tensor<T, 4> rotated_copy(const X& x, const TensorView<T, 4>& heads, const KvVie
   return copy;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

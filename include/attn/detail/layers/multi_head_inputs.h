@@ -7,8 +7,7 @@
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/layers/multi_head_parameters.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Query, key and value (batch, len, features).
 template <class T>
@@ -208,5 +207,4 @@ auto result_like(Tensor<T, 3>&& out) {
     return std::move(out);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

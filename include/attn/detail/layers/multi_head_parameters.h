@@ -8,8 +8,7 @@
 #include "attn/detail/layers/parameters.h"
 #include "attn/multi_head_options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The three inputs of a layer.
 enum class Input { query, key, value };
@@ -162,5 +161,4 @@ class MultiHeadParameters {
   Parameters<T> named_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,8 +8,7 @@
 #include "attn/detail/layers/multi_head_cache.h"
 #include "attn/detail/layers/output_gate.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Results of the heads: whatever is requested, and the input of the output projection, which is `gated` if there is a
 /// gate, and `joined` otherwise.
@@ -211,5 +210,4 @@ void append_only(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T
   append_heads(cache, x, normalised_heads(layer, inputs, Input::key, Input::value, options));
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -5,8 +5,7 @@
 
 #include "attn/detail/layers/multi_head_inputs.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Calls use(gates, corresponding elements of `x`, batch element, head, token) for each head of each token. x is
 /// (batch, len, heads * v_head_dim), gate (batch, heads, len, v_head_dim).
@@ -55,5 +54,4 @@ void gate_gradient(Tensor<T, 3>& grad, const TensorView<T, 4>& grad_gate, const 
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

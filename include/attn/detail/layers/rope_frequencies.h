@@ -8,8 +8,7 @@
 #include "attn/detail/base/check.h"
 #include "attn/rope_config.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The frequencies of the pairs of a Rope. Keeps a reference to the configuration.
 class RopeFrequencies {
@@ -102,5 +101,4 @@ class RopeFrequencies {
   const RopeConfig& config_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

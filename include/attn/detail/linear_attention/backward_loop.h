@@ -4,8 +4,7 @@
 
 #include "attn/detail/linear_attention/chunk_work.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class T>
 struct RecurrenceBackwardCall {
@@ -484,5 +483,4 @@ class RecurrenceBackwardLoop {
   T passing_ = 0;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 #include "attn/detail/linear_attention/products.h"
 #include "attn/feature_maps.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The type-erased lambda of a map. Calls to it are compiled with the flags of the program, not for an instruction set.
 template <class T>
@@ -145,5 +144,4 @@ class BoundFeatures {
   NumberMap<T> lambda_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -16,8 +16,7 @@ struct HeadDecays {
   std::vector<double> log_decays;
 };
 
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace detail::inline ATTN_BUILT_FOR {
 
 /// The gates of a call as (batch, kv_heads, len, 1 or features).
 template <class T, class G>
@@ -275,6 +274,5 @@ class CheckedGated {
   DTypeView<const T> gates_, betas_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
+}  // namespace detail::inline ATTN_BUILT_FOR
 }  // namespace attn

@@ -9,9 +9,7 @@
 #include "attn/detail/linear_attention/recurrence.h"
 #include "attn/result.h"
 
-namespace attn {
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// For calls without states.
 struct NoStates {};
@@ -165,6 +163,4 @@ auto recurrent_gradients(const Gr& grad_out, const Call& call, const Options& op
         std::move(q), std::move(k), std::move(v), std::move(gate), std::move(beta)};
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
-}  // namespace attn
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

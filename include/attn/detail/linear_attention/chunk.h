@@ -7,8 +7,7 @@
 #include "attn/detail/kernels/kernel_table.h"
 #include "attn/detail/linear_attention/recurrence_call.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A worker's memory. Every array in it begins on a cache line.
 template <class T>
@@ -224,5 +223,4 @@ struct ChunkGates {
   const T* to_end() const { return between.row(tokens - 1); }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 
 #include "attn/detail/linear_attention/chunk.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Rows of scores that are computed at a time. Their columns end with the last token that any of them sees.
 constexpr Index kScoreRows = 16;
@@ -287,5 +286,4 @@ struct ChunkWork {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -3,8 +3,7 @@
 
 #include "attn/detail/linear_attention/chunk_work.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The forward pass over heads of keys and values, and the query heads that share them.
 template <class T>
@@ -199,5 +198,4 @@ class RecurrenceForwardLoop {
   const SegmentSums<T>* segment_ = nullptr;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

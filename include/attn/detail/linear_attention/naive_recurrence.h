@@ -7,8 +7,7 @@
 #include "attn/detail/linear_attention/recurrence_call.h"
 #include "attn/parallel.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The state of one head, in plain loops.
 template <class T>
@@ -111,5 +110,4 @@ void naive_recurrence(const RecurrenceCall<T>& call, const Executor& asked) {
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

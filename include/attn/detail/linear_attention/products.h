@@ -6,8 +6,7 @@
 
 #include "attn/detail/kernels/recurrence_kernels.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The left factor of a product: rows, or transposed rows.
 template <class T>
@@ -34,5 +33,4 @@ void matrix_product(const RecurrenceFamily<T>& kernels, const Block<T>& to, std:
                    steps, before, taken});
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

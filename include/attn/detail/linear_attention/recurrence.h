@@ -9,8 +9,7 @@
 #include "attn/detail/linear_attention/forward_loop.h"
 #include "attn/parallel.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Divides a call into tasks: heads, or segments of them.
 template <class T>
@@ -184,5 +183,4 @@ Index recurrence_backward_bytes(const RecurrenceCall<T>& call, const Options& op
   return Workspace::needed(RecurrenceBackwardLoop<T>::bytes(call, most_kept(call)), workers.count());
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 #include "attn/detail/tensor/dtype_view.h"
 #include "attn/options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 enum class Gates : unsigned char {
   none,
@@ -65,5 +64,4 @@ struct RecurrenceCall {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

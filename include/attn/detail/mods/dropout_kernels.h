@@ -6,8 +6,7 @@
 #include "attn/detail/mods/pair_grid.h"
 #include "attn/detail/simd/vec.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Memory layout of the weights of a tile.
 enum class WeightOrder {
@@ -149,5 +148,4 @@ void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index querie
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

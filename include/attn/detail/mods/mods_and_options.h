@@ -5,8 +5,7 @@
 #include "attn/mod.h"
 #include "attn/options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Whether no option is set.
 inline bool is_default(const Options& options) {
@@ -47,5 +46,4 @@ struct ModsAndOptions<Options> {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

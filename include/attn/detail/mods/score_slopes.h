@@ -3,8 +3,7 @@
 
 #include "attn/detail/mods/tile_mods.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// TileMods::apply() with derivatives. It is a separate class because it calls mods with dual numbers, which programs
 /// without gradients should not have to compile.
@@ -39,5 +38,4 @@ class ScoreSlopesOf final : public ScoreSlopes<T> {
 template <class T, class Mods>
 using ScoreSlopesIfAny = MadeIfAny<ScoreSlopes<T>, ScoreSlopesOf<T, Mods>, Mods::kHasScores>;
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

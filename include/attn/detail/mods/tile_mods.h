@@ -11,8 +11,7 @@
 #include "attn/detail/simd/vec.h"
 #include "attn/dual.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The interface between the loops, which are compiled once per scalar type, and the mods, which are compiled into
 /// apply(). One virtual call per tile costs nothing; one per pair would be far too slow.
@@ -281,5 +280,4 @@ class TileModsOf final : public TileMods<T> {
 template <class T, class Mods>
 using TileModsIfAny = MadeIfAny<TileMods<T>, TileModsOf<T, Mods>, !changes_nothing<Mods>>;
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

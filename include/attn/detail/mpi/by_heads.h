@@ -5,8 +5,7 @@
 
 #include "attn/detail/mpi/head_exchange.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Attention by heads on one rank.
 template <class Call, class T>
@@ -79,5 +78,4 @@ void attention_by_heads(Call& call, mpi::Layout layout, const ResultViews<T>& re
   end_together(call.comm, call.failure);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

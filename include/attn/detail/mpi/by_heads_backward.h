@@ -8,8 +8,7 @@
 #include "attn/detail/mpi/head_exchange.h"
 #include "attn/detail/mpi/ring_backward.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A backward call by heads on one rank.
 template <class Call, class T>
@@ -173,5 +172,4 @@ void by_heads_backward(Call& call, mpi::Layout layout, const RingGradients<T>& a
   end_together(call.comm, call.failure);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,8 +8,7 @@
 #include "attn/detail/mpi/ring_forward.h"
 #include "attn/merge.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The results of queries over some keys. A row, which is one message, has the v_dim elements of a query, followed by
 /// its log-sum-exp and the part of the log-sum-exp lost to rounding.
@@ -161,5 +160,4 @@ void decode_over_ranks(Call& call, mpi::Layout layout, const ResultViews<T>& res
   shared->merge(comm, result, traffic);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

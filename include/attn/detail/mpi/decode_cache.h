@@ -14,8 +14,7 @@
 #include "attn/detail/mpi/decode.h"
 #include "attn/detail/mpi/grown_cache.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A call of Ring::decode() over a cache, checked on all ranks.
 template <class Query, class Cache, class M>
@@ -261,5 +260,4 @@ class DecodeCall {
   std::deque<BoundWhole> bound_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 
 #include "attn/detail/mpi/ring_forward.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The query heads of a rank, and the key and value heads that they share. Neighbouring ranks may need the same key
 /// head.
@@ -166,5 +165,4 @@ TensorView<T, 3> lse_of_rows(const DTypeView<T>& rows) {
           {rows.stride(0), rows.stride(1), rows.stride(2)}};
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

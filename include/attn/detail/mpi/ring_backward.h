@@ -9,8 +9,7 @@
 #include "attn/detail/backward/checked_backward.h"
 #include "attn/detail/mpi/ring_forward.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Calls visit(matrix of `to`, matrix of `from`) for each head of two tensors of the same shape.
 template <class T, class U, class Visit>
@@ -236,5 +235,4 @@ decltype(auto) gradient_of_out(const G& g) {
     return (g);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -23,8 +23,7 @@ struct Traffic {
 
 }  // namespace attn::mpi
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Memory for keys, or their gradients, followed by values. Both are row-major without gaps.
 template <class T>
@@ -228,5 +227,4 @@ Options part_options(const Options& options, const Problem& part, bool accumulat
   return own;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,8 +8,7 @@
 #include "attn/detail/flash/flash.h"
 #include "attn/detail/mpi/ring_call.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A tensor that a rank accumulates in the caller's memory, or in separate memory if the caller's is 16-bit.
 template <class T>
@@ -141,5 +140,4 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
   end_together(comm, call.failure);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -11,8 +11,7 @@
 #include "attn/detail/mods/call_mods.h"
 #include "attn/detail/tensor/problem.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class T>
 using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -262,5 +261,4 @@ void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const KeptLseRe
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

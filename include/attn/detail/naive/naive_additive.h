@@ -4,8 +4,7 @@
 #include "attn/detail/naive/naive.h"
 #include "attn/detail/tensor/additive_parameters.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The sums of the gradients of parameters, each in the shape of its parameter.
 template <class T>
@@ -114,5 +113,4 @@ class NaiveAdditive final : public NaiveScore<T> {
   AdditiveSums<T>* sums_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

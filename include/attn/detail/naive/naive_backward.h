@@ -8,8 +8,7 @@
 #include "attn/dual.h"
 #include "attn/parallel.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Replaces the scores of a head with the modded ones, -inf for dropped pairs, and sets `slopes` to the derivative of
 /// each modded score with respect to the score. Null if no score is changed.
@@ -191,5 +190,4 @@ void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, cons
   if (learned) learned->add(sums.data(), sums.data() + learned->slots());
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

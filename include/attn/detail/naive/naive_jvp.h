@@ -3,8 +3,7 @@
 
 #include "attn/detail/naive/naive_backward.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Query, key and value of one head, or their directions.
 template <class T>
@@ -75,5 +74,4 @@ void naive_jvp(const DTypeView<T>& out, const DTypeView<T>& tangent, const Input
   });
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -20,17 +20,14 @@
 #define ATTN_ASSEMBLY(target) static ATTN_INLINE
 #endif
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 
 #if defined(ATTN_SOFTWARE_AVX512)
 #include <support/software_avx512.h>
 #else
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 struct __attribute__((may_alias)) SixteenBytes {
   Array<std::byte, 16> bytes;
@@ -103,7 +100,6 @@ struct Avx512Instructions {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif
 #endif

@@ -11,8 +11,7 @@
 #include "attn/detail/simd/vec.h"
 #include "attn/detail/tensor/dtype.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Rounds to bf16 and stores the result in the lower half of each lane.
 template <class Bits, class V>
@@ -182,8 +181,7 @@ struct HalfVec<16> {
 };
 #endif
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 
 #if ATTN_X86 && defined(ATTN_SOFTWARE_AVX512)
 #include <support/software_avx512.h>

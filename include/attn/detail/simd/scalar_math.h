@@ -11,8 +11,7 @@
 #include "attn/detail/simd/math_constants.h"
 #include "attn/isa.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The hyperbolic tangent, within 4 units in the last place; NaN stays NaN. std::tanh is a call, and takes ten times as
 /// long as all other work for a pair at head_dim 64.
@@ -44,5 +43,4 @@ inline T biased(T x, T b) {
   return (b >= std::numeric_limits<T>::lowest() ? x : T(0)) + b;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,8 +6,7 @@
 
 #include "attn/isa.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The largest score of some keys, and the sum of e^(score - max) over them (Milakov & Gimelshein 2018, section 3).
 /// Sums with these weights, such as outputs, are relative to `max`. Without keys, `max` is -inf and `sum` is 0.
@@ -47,5 +46,4 @@ struct SoftmaxState {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -26,8 +26,7 @@
 #define ATTN_UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class X, int n>
 using Array = X[static_cast<std::size_t>(n)];
@@ -394,5 +393,4 @@ ATTN_INLINE void drop_where_zero(T* numbers, const typename V::Int* kept) {
   select(is_kept, x, -infinity).store(numbers);
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

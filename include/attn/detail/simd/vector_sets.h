@@ -32,8 +32,7 @@
 #define ATTN_FOR_EACH_VECTOR_SET(use) use(generic, ATTN_TARGET_GENERIC, 16, ATTN_NEON ? 32 : 16)
 #endif
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Whether vectors of this size fit a register. In software, AVX-512's do not: the compilers split them.
 template <int Bytes>
@@ -95,5 +94,4 @@ ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 template <VectorSet kSet, auto kKernel>
 inline constexpr auto compiled = Compiled<kSet, kKernel>::call;
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -4,8 +4,7 @@
 #include "attn/additive_score.h"
 #include "attn/detail/base/check.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// A parameter copied into a contiguous tensor of T, (heads, rows, columns). of(head) is the parameter of one head. The
 /// copy is cheap: parameters are small compared to the tensors that are multiplied by them.
@@ -99,5 +98,4 @@ struct AdditiveParameters {
   Index kv_head(Index head) const { return head / (heads / kv_heads); }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -9,9 +9,7 @@
 #include "attn/detail/tensor/viewable.h"
 #include "attn/result.h"
 
-namespace attn {
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Evaluates an Eigen expression, and returns anything else as it is.
 template <class X>
@@ -288,6 +286,4 @@ auto lse_rank3(X&& x) {
   }
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
-}  // namespace attn
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

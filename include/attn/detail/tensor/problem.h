@@ -10,8 +10,7 @@
 #include "attn/detail/tensor/dtype_view.h"
 #include "attn/options.h"
 
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Whether a row may have this position. Sums of a few such positions do not overflow, and stay below
 /// detail::kUnbounded.
@@ -170,5 +169,4 @@ void check_lse(const Problem& p, const TensorView<T, 3>& lse) {
   check_written<3>(lse, {p.batch, p.heads, p.q_len}, "lse", "(batch, heads, q_len)");
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -12,10 +12,7 @@
 #include "attn/detail/tensor/dtype_view.h"
 #include "attn/rope_pairs.h"
 
-namespace attn {
-
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Rotates rows by the angles of their tokens.
 template <class T>
@@ -85,6 +82,4 @@ class Rotation {
   std::vector<T> cos_, sin_;
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
-}  // namespace attn
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

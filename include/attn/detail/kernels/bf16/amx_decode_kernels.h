@@ -15,8 +15,7 @@
 #include "attn/detail/kernels/decode_kernels.h"
 
 #if ATTN_AMX
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class Tiles>
 struct AmxDecodeKernels {
@@ -150,6 +149,5 @@ struct AmxDecodeKernels {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

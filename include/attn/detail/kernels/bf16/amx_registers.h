@@ -8,8 +8,7 @@
 #include "attn/detail/kernels/bf16/instructions.h"
 
 #if ATTN_AMX
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <int number>
 using TileRegister = std::integral_constant<int, number>;
@@ -70,6 +69,5 @@ struct AmxTiles : Bf16Instructions {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

@@ -27,8 +27,7 @@
 #include "attn/detail/kernels/bf16/family.h"
 
 #if ATTN_AMX
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class Tiles>
 struct AmxKernels {
@@ -183,6 +182,5 @@ template <bool kOthers>
 inline constexpr KernelFamily<float> kAmxFamily =
     amx_family<AmxTiles, kOthers>(FamilyOf<float, VectorSet::avx512, kOthers>::kKernels);
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

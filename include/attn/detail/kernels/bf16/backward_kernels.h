@@ -16,8 +16,7 @@
 #include "attn/detail/kernels/bf16/vector_kernels.h"
 
 #if ATTN_BF16
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// `Panels` multiplies by a panel of 32 columns: Bf16VectorPanels or AmxPanels.
 template <class Panels>
@@ -200,6 +199,5 @@ BackwardKernelSet<float> bf16_backward_kernels(BackwardKernelSet<float> kernels)
   return kernels;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

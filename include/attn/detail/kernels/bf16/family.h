@@ -6,8 +6,7 @@
 #include "attn/detail/kernels/kernel_table.h"
 
 #if ATTN_BF16
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Returns the family whose tiles are multiplied by Products::score and Products::value. All tiles have the same width,
 /// even if they hold fewer queries. Kernels for single queries, storing and selection come from `family`, which must be
@@ -31,6 +30,5 @@ constexpr KernelFamily<float> bf16_family(KernelFamily<float> family) {
   return family;
 }
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

@@ -4,8 +4,7 @@
 #include "attn/detail/simd/avx512.h"
 
 #if ATTN_BF16
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 struct Bf16Instructions : Avx512Instructions {
   static constexpr Index kBytes = 64;    ///< of a vector, or of a row of a matrix-unit register
@@ -13,6 +12,5 @@ struct Bf16Instructions : Avx512Instructions {
   static constexpr Index kPairs = 16;    ///< pairs of bf16 values in it, each the size of a float
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

@@ -10,8 +10,7 @@
 #include "attn/detail/kernels/kernel_table.h"
 
 #if ATTN_BF16
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Here, a `float` holds two bf16 values.
 struct Bf16Packing {
@@ -154,6 +153,5 @@ struct Bf16Packing {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

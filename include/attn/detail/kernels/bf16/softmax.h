@@ -9,8 +9,7 @@
 #include "attn/detail/kernels/tile_memory.h"
 
 #if ATTN_BF16
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 struct Bf16Softmax {
   static constexpr Index kQueries = 32;  ///< in a tile: two vectors
@@ -173,6 +172,5 @@ struct Bf16Softmax {
   }
 };
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif

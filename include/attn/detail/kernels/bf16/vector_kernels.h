@@ -10,8 +10,7 @@
 #include "attn/detail/kernels/bf16/family.h"
 
 #if ATTN_BF16
-namespace attn::detail {
-inline namespace ATTN_BUILT_FOR {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 class Bf16VectorKernels {
   using V = Vec<float, 64>;
@@ -91,6 +90,5 @@ template <bool kOthers>
 inline constexpr KernelFamily<float> kBf16VectorFamily =
     bf16_family<Bf16VectorKernels, Bf16Instructions, kOthers>(FamilyOf<float, VectorSet::avx512, kOthers>::kKernels);
 
-}  // namespace ATTN_BUILT_FOR
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
 #endif
