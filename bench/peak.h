@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include <attn/detail/kernels/bf16/amx_registers.h>
+#include <attn/core/kernels/bf16/amx_registers.h>
 #include <attn/isa.h>
 #include <attn/parallel.h>
 #include <Eigen/Core>

@@ -1,8 +1,8 @@
-# cmake -D "PAGES=<page.md>;…" [-D TOUR=<page.md> -D HEADERS=<folder>] -P CheckPages.cmake
+# cmake -D "PAGES=<page.md>;…" [-D "TOUR=<page.md>;…" -D HEADERS=<folder>] -P CheckPages.cmake
 #
 # Checks that links between pages are valid: the file of each relative link exists, and the fragment after # is a
-# heading of that page. Each header that the page TOUR names lies in HEADERS, by its path or its name alone. Lines of
-# code fit the column of the site's pages in a window of 1200 pixels. Lists all faults.
+# heading of that page. Each header that a page of TOUR names lies in HEADERS, by its path, by its path from the page, or
+# by its name alone. Lines of code fit the column of the site's pages in a window of 1200 pixels. Lists all faults.
 cmake_minimum_required(VERSION 3.22)
 include(${CMAKE_CURRENT_LIST_DIR}/Links.cmake)
 
@@ -88,20 +88,21 @@ if(count EQUAL 0)
   string(APPEND faults "  no links between pages\n")
 endif()
 
-if(TOUR)
-  file(READ ${TOUR} text)
-  cmake_path(GET TOUR FILENAME name)
-  file(GLOB_RECURSE headers ${HEADERS}/*.h)
-  list(TRANSFORM headers REPLACE ".*/" "" OUTPUT_VARIABLE names)
+file(GLOB_RECURSE headers ${HEADERS}/*.h)
+list(TRANSFORM headers REPLACE ".*/" "" OUTPUT_VARIABLE names)
+foreach(page IN LISTS TOUR)
+  file(READ ${page} text)
+  cmake_path(GET page FILENAME name)
+  cmake_path(GET page PARENT_PATH folder)
   string(REGEX REPLACE "[][;]" " " text "${text}")
   string(REGEX MATCHALL "[a-z0-9_/]+\\.h" named "${text}")
   list(REMOVE_DUPLICATES named)
   foreach(header IN LISTS named)
-    if(NOT EXISTS ${HEADERS}/${header} AND NOT header IN_LIST names)
+    if(NOT EXISTS ${HEADERS}/${header} AND NOT EXISTS ${folder}/${header} AND NOT header IN_LIST names)
       string(APPEND faults "  ${name}: there is no header ${header}\n")
     endif()
   endforeach()
-endif()
+endforeach()
 
 if(faults)
   message(FATAL_ERROR "pages with faults:\n${faults}")

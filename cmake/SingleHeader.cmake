@@ -31,7 +31,7 @@ function(expand text file)
     string(APPEND result "${before}")
     string(REGEX REPLACE "^#include \"([^\"]*)\".*$" "\\1" name "${include}")
     # attn.h includes everything under a condition, so that an older standard gives one error.
-    if(depth GREATER 0 AND file AND NOT file STREQUAL "attn/attn.h")
+    if(depth GREATER 0 AND file AND NOT file MATCHES "^attn/(attn|core)\\.h$")
       list(APPEND conditional ${name})
     elseif(NOT name IN_LIST visited)
       list(APPEND visited ${name})

@@ -31,6 +31,12 @@ set(pages
     "include/attn/signatures.md|signatures|Signatures"
     "|reference/index|Reference"
     "include/attn/README.md|architecture|Architecture"
+    "include/attn/core/README.md|core|=architecture"
+    "include/attn/cache/README.md|cache_package|=architecture"
+    "include/attn/recurrent/README.md|recurrent_package|=architecture"
+    "include/attn/layers/README.md|layers_package|=architecture"
+    "include/attn/jvp/README.md|jvp_package|=architecture"
+    "include/attn/mpi/README.md|mpi_package|=architecture"
     ".github/CONTRIBUTING.md|contributing|Contributing"
     ".github/CHANGELOG.md|changes|Changes")
 

@@ -1,9 +1,11 @@
 // Additive (Bahdanau) attention: a one-layer network scores each pair of query and key.
 #pragma once
 
+#include <type_traits>
+
 #include "attn/additive_score.h"
 #include "attn/attention_weights.h"
-#include "attn/detail/layers/checked_additive.h"
+#include "attn/layers/checked_additive.h"
 
 namespace attn::inline ATTN_BUILT_FOR {
 
@@ -134,6 +136,15 @@ auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, co
       },
       with.options);
   return weights;
+}
+
+/// Not to be called: fails to compile, with a message that says that additive attention has no forward mode.
+template <class Q, class K, class V, class DQ, class DK, class DV, class T>
+void attention_jvp(const Q&, const K&, const V&, const DQ&, const DK&, const DV&, const AdditiveScore<T>&,
+                   const Options& = {}) {
+  constexpr bool kIsOfProducts = std::is_void_v<T>;
+  static_assert(kIsOfProducts,
+                "attn: additive attention does not support forward mode; use attn::additive_attention_backward()");
 }
 
 }  // namespace attn::inline ATTN_BUILT_FOR

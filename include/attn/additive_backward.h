@@ -3,7 +3,7 @@
 
 #include "attn/additive_attention.h"
 #include "attn/backward.h"
-#include "attn/detail/layers/checked_additive_backward.h"
+#include "attn/layers/checked_additive_backward.h"
 
 namespace attn {
 

@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "attn/detail/tensor/dtype_view.h"
-#include "attn/detail/tensor/viewable.h"
+#include "attn/core/tensor/dtype_view.h"
+#include "attn/core/tensor/viewable.h"
 
 namespace attn {
 

@@ -1,15 +1,12 @@
 // Attention over matrices (one head) and rank-4 tensors (batch, heads, len, dim).
 #pragma once
 
-#include "attn/detail/flash/checked_call.h"
-#include "attn/detail/flash/flash.h"
-#include "attn/detail/flash/refused_calls.h"
-#include "attn/detail/mods/refused_operators.h"
-#include "attn/detail/naive/naive.h"
+#include "attn/core/flash/checked_call.h"
+#include "attn/core/flash/flash.h"
+#include "attn/core/flash/refused_calls.h"
+#include "attn/core/mods/refused_operators.h"
+#include "attn/core/naive/naive.h"
 #include "attn/mods/causal.h"  // most calls use it; other mods have their own headers
-#ifdef ATTN_EXTERN_TEMPLATES   // see attn/instantiate.h
-#include "attn/detail/extern_templates.h"
-#endif
 
 namespace attn::inline ATTN_BUILT_FOR {
 

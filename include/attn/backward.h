@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "attn/attention.h"
-#include "attn/detail/backward/checked_backward.h"
+#include "attn/core/backward/checked_backward.h"
 
 namespace attn::inline ATTN_BUILT_FOR {
 

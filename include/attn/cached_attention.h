@@ -1,7 +1,7 @@
 // Attention over sequences of different lengths, whose keys and values are in a cache or in pages.
 #pragma once
 
-#include "attn/detail/cache/bound_sequences.h"
+#include "attn/cache/bound_sequences.h"
 
 namespace attn::inline ATTN_BUILT_FOR {
 

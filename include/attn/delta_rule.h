@@ -21,7 +21,7 @@ namespace attn::inline ATTN_BUILT_FOR {
 /// @param options   scale (default 1/sqrt(head_dim)), executor, workspace, isa.
 ///
 /// Chunks of 64 tokens are computed as matrix products (the WY representation; see
-/// detail/linear_attention/chunk_work.h), a single token as one step of the recurrence; results agree up to rounding.
+/// recurrent/chunk_work.h), a single token as one step of the recurrence; results agree up to rounding.
 /// Cost: 6 head_dim * v_dim flops per token, plus 64 * (3 head_dim + 2 v_dim) in chunks. Each head runs on one thread:
 /// the update of a token depends on the state, so a segment of a sequence cannot be computed before the segments that
 /// precede it. NaN affects no earlier token.

@@ -6,7 +6,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "attn/detail/simd/scalar_math.h"
+#include "attn/core/simd/scalar_math.h"
 
 namespace attn {
 

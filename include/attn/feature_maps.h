@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/linear_attention/favor_projection.h"
 #include "attn/dual.h"
+#include "attn/recurrent/favor_projection.h"
 
 namespace attn {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "attn/detail/base/built_for.h"
-#include "attn/detail/base/check.h"
-#include "attn/detail/base/cpu.h"
+#include "attn/core/base/built_for.h"
+#include "attn/core/base/check.h"
+#include "attn/core/base/cpu.h"
 
 namespace attn {
 
@@ -50,7 +50,7 @@ constexpr std::string_view to_string(Isa isa) {
 namespace attn::detail {
 
 /// The parts of an instruction set: vectors, dot products (vnni: of integers; vnni_bf16: also of bf16) and a matrix
-/// unit. There are vector kernels for all scalar types (ATTN_FOR_EACH_VECTOR_SET in detail/simd/vector_sets.h). Kernels
+/// unit. There are vector kernels for all scalar types (ATTN_FOR_EACH_VECTOR_SET in core/simd/vector_sets.h). Kernels
 /// that use dot products or the matrix unit exist only for some types, for which they replace the vector kernels.
 enum class VectorSet : unsigned char { generic, avx2, avx512 };
 enum class DotProducts : unsigned char { none, vnni, vnni_bf16 };

@@ -1,11 +1,8 @@
 // Forward-mode differentiation of attention: the output and its derivative in a direction.
 #pragma once
 
-#include <type_traits>
-
-#include "attn/additive_score.h"
 #include "attn/attention.h"
-#include "attn/detail/forward_mode/checked_jvp.h"
+#include "attn/jvp/checked_jvp.h"
 
 namespace attn::inline ATTN_BUILT_FOR {
 
@@ -36,14 +33,6 @@ auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direc
   auto result = call.result();
   call.run(result.out, result.tangent, with.options);
   return result;
-}
-/// Not to be called: fails to compile, with a message that says that additive attention has no forward mode.
-template <class Q, class K, class V, class DQ, class DK, class DV, class T>
-void attention_jvp(const Q&, const K&, const V&, const DQ&, const DK&, const DV&, const AdditiveScore<T>&,
-                   const Options& = {}) {
-  constexpr bool kIsOfProducts = std::is_void_v<T>;
-  static_assert(kIsOfProducts,
-                "attn: additive attention does not support forward mode; use attn::additive_attention_backward()");
 }
 
 /// Computes attention_jvp() by its definition, with all weights in memory. It is the reference for tests. Memory:

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "attn/cache/append_undo.h"
+#include "attn/cache/explicit_positions.h"
+#include "attn/cache/kv_pages.h"
 #include "attn/cached_attention.h"
-#include "attn/detail/cache/append_undo.h"
-#include "attn/detail/cache/explicit_positions.h"
-#include "attn/detail/cache/kv_pages.h"
 #include "attn/kv_options.h"
 
 namespace attn {

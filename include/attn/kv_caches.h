@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "attn/cache/append_undo.h"
+#include "attn/cache/paged_layers.h"
 #include "attn/cached_attention.h"
-#include "attn/detail/cache/append_undo.h"
-#include "attn/detail/cache/paged_layers.h"
 #include "attn/kv_options.h"
 #include "attn/out_of_pages.h"
 

@@ -1,7 +1,7 @@
 // Options of calls that change a cache.
 #pragma once
 
-#include "attn/detail/base/names_only.h"
+#include "attn/core/base/names_only.h"
 #include "attn/lists.h"
 
 namespace attn {

@@ -4,8 +4,8 @@
 #include <concepts>
 #include <utility>
 
-#include "attn/detail/cache/append_undo.h"
-#include "attn/detail/mods/lengths.h"
+#include "attn/cache/append_undo.h"
+#include "attn/core/mods/lengths.h"
 #include "attn/kv_options.h"
 
 namespace attn::inline ATTN_BUILT_FOR {

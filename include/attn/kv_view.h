@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/base/ranges.h"
-#include "attn/detail/flash/choose_kernels.h"
-#include "attn/detail/mods/lengths.h"
-#include "attn/detail/tensor/kv_rows.h"
+#include "attn/core/base/ranges.h"
+#include "attn/core/flash/choose_kernels.h"
+#include "attn/core/mods/lengths.h"
+#include "attn/core/tensor/kv_rows.h"
 #include "attn/rope.h"
 
 namespace attn::inline ATTN_BUILT_FOR {

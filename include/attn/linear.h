@@ -1,9 +1,9 @@
 // Linear maps for layers, forward and backward, on the kernels and threads of attention.
 #pragma once
 
-#include "attn/detail/layers/linear_gradients.h"
-#include "attn/detail/layers/multi_head_inputs.h"
-#include "attn/detail/tensor/overlap.h"
+#include "attn/core/tensor/overlap.h"
+#include "attn/layers/linear_gradients.h"
+#include "attn/layers/multi_head_inputs.h"
 
 namespace attn {
 

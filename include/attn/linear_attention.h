@@ -1,12 +1,9 @@
 // Linear attention: feature maps instead of the softmax, so that time is linear in the length, not quadratic.
 #pragma once
 
-#include "attn/detail/linear_attention/checked_recurrence.h"
-#include "attn/detail/linear_attention/naive_recurrence.h"
-#include "attn/detail/linear_attention/recurrence.h"
-#ifdef ATTN_EXTERN_TEMPLATES  // see attn/instantiate.h
-#include "attn/detail/extern_templates.h"
-#endif
+#include "attn/recurrent/checked_recurrence.h"
+#include "attn/recurrent/naive_recurrence.h"
+#include "attn/recurrent/recurrence.h"
 
 namespace attn {
 

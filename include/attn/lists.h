@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/base/short_list.h"
+#include "attn/core/base/short_list.h"
 #include "attn/types.h"
 
 namespace attn {

@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "attn/detail/flash/before_rounding.h"
-#include "attn/detail/simd/softmax_state.h"
+#include "attn/core/flash/before_rounding.h"
+#include "attn/core/simd/softmax_state.h"
 
 namespace attn {
 namespace detail::inline ATTN_BUILT_FOR {

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/mods/mod_kinds.h"
+#include "attn/core/mods/mod_kinds.h"
 #include "attn/dual.h"
 #include "attn/types.h"
 

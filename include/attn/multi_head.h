@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "attn/attention.h"
-#include "attn/detail/layers/multi_head_backward.h"
-#include "attn/detail/layers/multi_head_cache.h"
 #include "attn/kv_cache.h"
 #include "attn/kv_caches.h"
+#include "attn/layers/multi_head_backward.h"
+#include "attn/layers/multi_head_cache.h"
 #include "attn/multi_head_gradients.h"
 #include "attn/paged_kv_cache.h"
 

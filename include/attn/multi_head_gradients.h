@@ -1,7 +1,7 @@
 // The result of the backward pass of a MultiHeadAttention.
 #pragma once
 
-#include "attn/detail/layers/multi_head_inputs.h"
+#include "attn/layers/multi_head_inputs.h"
 
 namespace attn {
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "attn/detail/base/pool.h"
-#include "attn/detail/base/shared_call.h"
+#include "attn/core/base/pool.h"
+#include "attn/core/base/shared_call.h"
 #include "attn/executor.h"
 
 #if !defined(_OPENMP)

@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "attn/detail/base/names_only.h"
+#include "attn/core/base/names_only.h"
 #include "attn/isa.h"
 #include "attn/lists.h"
 #include "attn/parallel.h"

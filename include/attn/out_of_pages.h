@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "attn/detail/base/check.h"
+#include "attn/core/base/check.h"
 
 namespace attn {
 

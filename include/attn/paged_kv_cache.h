@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "attn/cache/paged_layers.h"
 #include "attn/cached_attention.h"
-#include "attn/detail/cache/paged_layers.h"
 #include "attn/kv_options.h"
 #include "attn/kv_sequences.h"
 #include "attn/out_of_pages.h"

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "attn/detail/base/borrowed_pool.h"
-#include "attn/detail/base/check.h"
-#include "attn/detail/base/pool.h"
+#include "attn/core/base/borrowed_pool.h"
+#include "attn/core/base/check.h"
+#include "attn/core/base/pool.h"
 #if !defined(ATTN_EXTERN_TEMPLATES) && !defined(ATTN_NO_THREADS)  // see attn/instantiate.h
-#include "attn/detail/base/thread_pool.h"
+#include "attn/core/base/thread_pool.h"
 #endif
 
 namespace attn {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "attn/delta_rule.h"
-#include "attn/detail/linear_attention/checked_recurrent_backward.h"
+#include "attn/recurrent/checked_recurrent_backward.h"
 
 namespace attn::inline ATTN_BUILT_FOR {
 

@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "attn/detail/linear_attention/recurrence_call.h"
 #include "attn/lists.h"
+#include "attn/recurrent/recurrence_call.h"
 
 namespace attn {
 

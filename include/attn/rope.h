@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "attn/detail/layers/rope_frequencies.h"
-#include "attn/detail/tensor/arguments.h"
-#include "attn/detail/tensor/rotation.h"
+#include "attn/cache/rope_frequencies.h"
+#include "attn/core/tensor/arguments.h"
+#include "attn/core/tensor/rotation.h"
 #include "attn/rope_config.h"
 
 namespace attn {
@@ -150,7 +150,7 @@ class Rope {
     detail::require(from.dim(3) == config_.head_dim, "Rope: head_dim is ", config_.head_dim, ", but x has shape ",
                     from.shape());
     detail::check_written<4>(to, from.shape(), "Rope: the output", "(batch, heads, len, head_dim)");
-    detail::Rotation<T> rotation(config_.pairs, config_.rotary_dim);
+    detail::Rotation<T> rotation(config_.pairs == RopePairs::interleaved, config_.rotary_dim);
     std::optional<Index> known;  // the position whose angles `rotation` holds
     for (Index token = 0; token < from.dim(2); ++token)
       for (Index batch = 0; batch < from.dim(0); ++batch) {
@@ -198,7 +198,7 @@ void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePair
   detail::require(cos_of.dim(kRank - 2) == len && (kRank == 2 || cos_of.dim(0) == batch), "rotate_by: cos has shape ",
                   cos_of.shape(), ", which does not fit x of shape ", to.shape());
   detail::check_written<4>(to, to.shape(), "rotate_by: x", "(batch, heads, len, dim)");
-  detail::Rotation<T> rotation(pairs, rotary);
+  detail::Rotation<T> rotation(pairs == RopePairs::interleaved, rotary);
   for (Index b = 0; b < batch; ++b)
     for (Index token = 0; token < len; ++token) {
       rotation.set([&](Index i) {
@@ -221,8 +221,8 @@ namespace detail::inline ATTN_BUILT_FOR {
 /// Space for the angles of `tokens` tokens; empty without a rope.
 template <class T>
 Rotation<T> rotation_for(const Rope* rope, Index tokens) {
-  if (rope == nullptr) return Rotation<T>(RopePairs::halves, 0, 0);
-  return Rotation<T>(rope->config().pairs, rope->config().rotary_dim, tokens);
+  if (rope == nullptr) return Rotation<T>(false, 0, 0);
+  return Rotation<T>(rope->config().pairs == RopePairs::interleaved, rope->config().rotary_dim, tokens);
 }
 /// The rotation of `tokens` tokens, of which the first is at row `row`; empty without a rope.
 template <class T>

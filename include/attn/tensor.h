@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/base/more_digits.h"
-#include "attn/detail/base/ranges.h"
+#include "attn/core/base/more_digits.h"
+#include "attn/core/base/ranges.h"
 #include "attn/eigen_view.h"
 #include "attn/mdspan.h"
 #include "attn/tensor_view.h"

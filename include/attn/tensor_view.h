@@ -14,7 +14,7 @@
 #include <mdspan>
 #endif
 
-#include "attn/detail/base/shape.h"
+#include "attn/core/base/shape.h"
 
 namespace attn {
 

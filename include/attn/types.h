@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "attn/detail/base/requirements.h"
+#include "attn/core/base/requirements.h"
 
 namespace attn {
 

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "attn/detail/base/ranges.h"
-#include "attn/detail/simd/softmax_state.h"
-#include "attn/detail/simd/vector_sets.h"
+#include "attn/core/base/ranges.h"
+#include "attn/core/simd/softmax_state.h"
+#include "attn/core/simd/vector_sets.h"
 
 namespace attn::test {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attn/detail/simd/vec.h"
+#include "attn/core/simd/vec.h"
 
 namespace attn::test {
 namespace {

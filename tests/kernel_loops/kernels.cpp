@@ -1,6 +1,6 @@
 // The kernels of floats for every instruction set, whose machine code loops.awk counts. Not run.
-#include "attn/detail/kernels/backward_kernels.h"
-#include "attn/detail/kernels/kernel_table.h"
+#include "attn/core/kernels/backward_kernels.h"
+#include "attn/core/kernels/kernel_table.h"
 
 namespace attn::detail {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attn/attn.h"
-#include "attn/detail/base/mutex.h"
+#include "attn/core/base/mutex.h"
 
 namespace attn {
 namespace {

@@ -11,7 +11,7 @@ set(compile ${COMPILER} -std=c++20 -DATTN_EXTERN_TEMPLATES ${warnings} -Werror -
 # Headers of the same names that forward to attn.hpp.
 file(GLOB_RECURSE headers RELATIVE ${SOURCE_DIR}/include ${SOURCE_DIR}/include/attn/*.h)
 foreach(header IN LISTS headers)
-  if(NOT header MATCHES "/detail/|openmp")
+  if(header MATCHES "^attn/(mods/)?[a-z_]+\\.h$" AND NOT header MATCHES "openmp")
     file(WRITE ${work}/include/${header} "#include \"attn.hpp\"\n")
   endif()
 endforeach()

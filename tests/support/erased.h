@@ -6,7 +6,7 @@
 #include <memory>
 #include <tuple>
 
-#include "attn/detail/mods/bound_mods.h"
+#include "attn/core/mods/bound_mods.h"
 
 namespace attn::test {
 

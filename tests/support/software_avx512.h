@@ -1,7 +1,7 @@
 // What the instructions for 64-byte vectors compute, in C++. Units compiled with ATTN_SOFTWARE_AVX512 have the sets
 // avx512, avx512_vnni and avx512_bf16 on any x86-64 processor with AVX2, with the results of the hardware, bit for bit.
 //
-// Included by detail/simd/avx512.h and detail/simd/half_vec.h in place of their assembly. The rest of the set is
+// Included by core/simd/avx512.h and core/simd/half_vec.h in place of their assembly. The rest of the set is
 // compiled for AVX2: the compilers then split each vector in two. (Intel's Software Developer's Manual, volume 2,
 // defines the instructions. AMD's processors give the same results, except that the payload of a NaN may differ.)
 #pragma once
@@ -13,8 +13,8 @@
 #include <cstring>
 #include <limits>
 
-#include "attn/detail/simd/avx512.h"
-#include "attn/detail/simd/half_vec.h"
+#include "attn/core/simd/avx512.h"
+#include "attn/core/simd/half_vec.h"
 #include "support/bf16_bits.h"
 
 // Kernels that inlined these functions were larger by a tenth.
@@ -22,7 +22,7 @@
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
-/// See detail/simd/avx512.h.
+/// See core/simd/avx512.h.
 struct Avx512Instructions {
   using V = Vec<float, 64>;
   using Ints = V::IntRaw;

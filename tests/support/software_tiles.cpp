@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "attn/detail/kernels/bf16/backward_kernels.h"
+#include "attn/core/kernels/bf16/backward_kernels.h"
 #include "bf16_bits.h"
 #include "emulation.h"
 

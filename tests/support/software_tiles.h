@@ -1,8 +1,8 @@
-// Software emulation of the registers and instructions of detail/kernels/bf16/amx_registers.h: with it, the matrix
+// Software emulation of the registers and instructions of core/kernels/bf16/amx_registers.h: with it, the matrix
 // unit's kernels run on any x86-64 processor with AVX-512, or with AVX2 where AVX-512 is in software too.
 #pragma once
 
-#include "attn/detail/kernels/bf16/amx_registers.h"
+#include "attn/core/kernels/bf16/amx_registers.h"
 
 #if ATTN_AMX
 namespace attn::test {

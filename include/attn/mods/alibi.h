@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "attn/detail/mods/learned_mods.h"
+#include "attn/core/mods/learned_mods.h"
 #include "attn/mod.h"
 
 namespace attn {

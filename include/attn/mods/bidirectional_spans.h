@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/base/check.h"
-#include "attn/detail/base/ranges.h"
+#include "attn/core/base/check.h"
+#include "attn/core/base/ranges.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/base/ranges.h"
-#include "attn/detail/mods/distances.h"
-#include "attn/detail/mods/tile_mods.h"
-#include "attn/detail/tensor/problem.h"
+#include "attn/core/base/ranges.h"
+#include "attn/core/mods/distances.h"
+#include "attn/core/mods/tile_mods.h"
+#include "attn/core/tensor/problem.h"
 #include "attn/options.h"
 
 namespace attn {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "attn/detail/base/ranges.h"
-#include "attn/detail/mods/broadcast.h"
-#include "attn/detail/mods/distances.h"
+#include "attn/core/base/ranges.h"
+#include "attn/core/mods/broadcast.h"
+#include "attn/core/mods/distances.h"
 #include "attn/mod.h"
 
 namespace attn {

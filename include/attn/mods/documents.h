@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/base/ranges.h"
-#include "attn/detail/mods/lengths.h"
+#include "attn/core/base/ranges.h"
+#include "attn/core/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attn/detail/base/check.h"
+#include "attn/core/base/check.h"
 #include "attn/mod.h"
 
 namespace attn {

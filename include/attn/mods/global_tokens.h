@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/mods/lengths.h"
+#include "attn/core/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

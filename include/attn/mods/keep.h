@@ -1,7 +1,7 @@
 // keep() and drop(): masks given as boolean tensors.
 #pragma once
 
-#include "attn/detail/mods/tensor_mask.h"
+#include "attn/core/mods/tensor_mask.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/mods/learned_mods.h"
+#include "attn/core/mods/learned_mods.h"
 
 namespace attn {
 

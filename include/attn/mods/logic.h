@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "attn/detail/base/ranges.h"
-#include "attn/detail/mods/bound_mods.h"
+#include "attn/core/base/ranges.h"
+#include "attn/core/mods/bound_mods.h"
 
 namespace attn {
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "attn/detail/base/check.h"
-#include "attn/detail/mods/grouping/grid_strips.h"
-#include "attn/detail/mods/lengths.h"
+#include "attn/core/base/check.h"
+#include "attn/core/mods/grouping/grid_strips.h"
+#include "attn/core/mods/lengths.h"
 #include "attn/lists.h"
 #include "attn/mod.h"
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/mods/tensor_mask.h"
+#include "attn/core/mods/tensor_mask.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "attn/detail/mods/lengths.h"
+#include "attn/core/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

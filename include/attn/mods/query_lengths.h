@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "attn/detail/mods/lengths.h"
+#include "attn/core/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/mods/broadcast.h"
-#include "attn/detail/mods/learned_mods.h"
-#include "attn/detail/simd/scalar_math.h"
+#include "attn/core/mods/broadcast.h"
+#include "attn/core/mods/learned_mods.h"
+#include "attn/core/simd/scalar_math.h"
 #include "attn/mod.h"
 
 namespace attn {

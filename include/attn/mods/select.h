@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/mods/grouping/given_lists.h"
-#include "attn/detail/mods/grouping/selected_keys.h"
+#include "attn/core/mods/grouping/given_lists.h"
+#include "attn/core/mods/grouping/selected_keys.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "attn/detail/base/check.h"
-#include "attn/detail/mods/distances.h"
+#include "attn/core/base/check.h"
+#include "attn/core/mods/distances.h"
 #include "attn/mod.h"
 
 namespace attn {

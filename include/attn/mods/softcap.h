@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "attn/detail/base/check.h"
-#include "attn/detail/simd/scalar_math.h"
+#include "attn/core/base/check.h"
+#include "attn/core/simd/scalar_math.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "attn/detail/base/check.h"
-#include "attn/detail/mods/distances.h"
-#include "attn/detail/mods/grouping/grouped_mask.h"
+#include "attn/core/base/check.h"
+#include "attn/core/mods/distances.h"
+#include "attn/core/mods/grouping/grouped_mask.h"
 #include "attn/mods/sliding_window.h"
 
 namespace attn {

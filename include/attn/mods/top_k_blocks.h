@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/tensor/arguments.h"
+#include "attn/core/tensor/arguments.h"
 #include "attn/mods/block_sparse.h"
 
 namespace attn {

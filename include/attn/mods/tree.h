@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "attn/detail/base/ranges.h"
-#include "attn/detail/mods/distances.h"
-#include "attn/detail/mods/lengths.h"
+#include "attn/core/base/ranges.h"
+#include "attn/core/mods/distances.h"
+#include "attn/core/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

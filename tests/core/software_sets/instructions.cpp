@@ -2,9 +2,9 @@
 #include <cstring>
 #include <utility>
 
-#include "attn/detail/kernels/vnni_vectors.h"
-#include "attn/detail/simd/avx512.h"
-#include "attn/detail/simd/half_vec.h"
+#include "attn/cache/vnni_vectors.h"
+#include "attn/core/simd/avx512.h"
+#include "attn/core/simd/half_vec.h"
 #include "units.h"
 
 namespace attn::test {

@@ -2,5 +2,4 @@
 #pragma once
 
 #include <vector>
-#include "attn/low/low.h"
-#include "attn/peer.h"
+#include "attn/core/low.h"

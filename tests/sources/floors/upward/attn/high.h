@@ -1,2 +1,2 @@
-// A higher header.
+// A header.
 #pragma once

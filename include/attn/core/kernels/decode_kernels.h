@@ -1,0 +1,378 @@
+// Kernels for single queries (decoding): 1 to 16 queries, as rows, that share the keys of a head.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "attn/core/kernels/decode_column_kernels.h"
+#include "attn/core/kernels/packing_kernels.h"
+#include "attn/core/kernels/prefetcher.h"
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Queries multiplied at a time: each loaded vector of keys or values is used in four products.
+constexpr int kQueriesAtATime = 4;
+
+/// Lanes run along head_dim in the score product, along keys in the softmax, and along v_dim in the value product. Keys
+/// and values are read once, in place and in memory order, which the speed of decoding depends on. Each product is one
+/// loop for R rows, compiled for R = 1 (a query that does not share its keys) and R = 4. One row has one multiplication
+/// per loaded vector, so it needs sums of several keys to hide the latency of an FMA; four rows have four
+/// multiplications.
+///
+/// kStored is the element type of keys and values. Here, TileMemory holds rows: query (rows, head_dim), scores (rows,
+/// m.row), out (rows, v_dim).
+///
+/// Tried, but not worth a third more compile time per call: loops unrolled over all vectors of a query, and copies of
+/// both loops without prefetches for cached keys. With both, single queries over 64 to 1000 cached keys of 32 or 64
+/// floats took 0.9 times as long on Zen 3 with AVX2; otherwise there was little difference.
+template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
+struct DecodeKernels {
+  using V = Vec<T, Bytes>;
+  using Packing = PackingKernels<T, Bytes>;
+  using Columns = DecodeColumnKernels<T, Bytes, kRegisters>;
+  static constexpr int kLanes = V::kLanes;
+  static_assert(kKeyTile % kLanes == 0, "scores are stored in whole vectors");
+
+  /// Whether a single query reads rows at the speed of memory without prefetches, because wide vectors need few
+  /// instructions. On Zen 5, rows of 64, 128, 256, 512 and 1024 floats were read at 0.94, 0.95, 0.91, 0.86 and 0.76 of
+  /// the read bandwidth without prefetches, and at 0.83, 0.95, 0.71, 0.57 and 0.51 with them. On Zen 3 without
+  /// prefetches, rows of 80 floats took 1.1 times as long with 32-byte vectors, and all rows took 1.4 to 1.8 times as
+  /// long with 16-byte vectors.
+  static constexpr bool kNeedsNoPrefetch = Bytes == 64 && kStored == DType::native;
+
+  /// scores = query * keys. Also prefetches keys.
+  static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
+                                Prefetcher& fetching) {
+    if constexpr (kReadsColumns)
+      if (is_column_major(key, head_dim)) return Columns::score(m, rows, key, keys, head_dim);
+    if (!fetching.is_empty())
+      fetching.spread(fetching.score_lines(), groups(rows) * keys * (head_dim / kLanes * kLanes) * kSize);
+    // If there are fewer keys than a single query takes at a time, the loop for four rows, whose groups are smaller,
+    // runs with four copies of the query.
+    if (rows == 1 && keys >= kGroupOf<1>) return score_rows<1>(m, 1, 0, {0, keys}, key, head_dim, fetching);
+    const Index piece = rows > kQueriesAtATime ? keys_in_l1(head_dim) : keys;
+    for (Index j = 0; j < keys; j += piece)
+      for (Index r = 0; r < rows; r += kQueriesAtATime)
+        score_rows<kQueriesAtATime>(m, rows, r, {j, std::min(j + piece, keys)}, key, head_dim, fetching);
+  }
+
+  /// One step of the online softmax of a row: turns scores into weights and updates max, sum and rescale.
+  static ATTN_INLINE void softmax(const TileMemory<T>& m, Index row, Index keys, Prefetcher& fetching) {
+    constexpr T kInfinity = std::numeric_limits<T>::infinity();
+    T* const scores = m.scores + row * m.row;
+    // The last vector may reach past the keys, where weights must be 0.
+    for (Index j = keys; j % kLanes != 0; ++j) scores[j] = -kInfinity;
+    V top = V::broadcast(-kInfinity);
+    for (Index j = 0; j < keys; j += kLanes) top = max(top, V::load(scores + j));
+    const T old = m.max[row], of_keys = top.largest(), highest = old > of_keys ? old : of_keys;
+    const T from = highest == -kInfinity ? T(0) : highest;  // as in TileKernels::softmax
+    // 0 before the first kept key.
+    const T rescale = old == -kInfinity ? T(0) : exp(V::broadcast(old - from)).first();
+    m.rescale[row] = rescale;
+    m.max[row] = highest;
+    m.sum[row] *= rescale;
+    m.sum_rest[row] *= rescale;
+    V sum{}, rest{};
+    for (Index j = 0; j < keys;) {
+      V of_tile{};
+      for (const Index end = std::min(j + kKeyTile, keys); j < end; j += kLanes) {
+        const V x = exp(V::load(scores + j) - from);
+        fetching.template lines<4>();
+        of_tile += x;
+        x.store(scores + j);
+      }
+      add_exactly(sum, rest, of_tile);
+    }
+    add_rest(sum, rest);
+    add_exactly(m.sum[row], m.sum_rest[row], sum.total());
+  }
+
+  /// out = rescale * out + weights * values. Also prefetches the remaining lines.
+  static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
+                                Prefetcher& fetching) {
+    if constexpr (kReadsColumns)
+      if (is_column_major(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
+    if (!fetching.is_empty())
+      fetching.spread(fetching.lines_left(), groups(rows) * keys * (v_dim / kLanes * kLanes) * kSize);
+    // `sums` (rows, v_dim) holds the sums over the keys so far; the final sums are added to the output. So the result
+    // for several rows is the same, bit for bit, wherever a piece ends.
+    constexpr Index kMostSums = std::min<Index>(4096, kMostOnStack / static_cast<Index>(sizeof(T)));
+    Array<T, kMostSums> sums;
+    const bool is_whole = m.run.is_whole();
+    Index piece = keys_in_l1(v_dim);
+    if (rows == 1) piece *= 2;
+    if (!is_whole || rows * v_dim > kMostSums) piece = keys;
+    for (Index j = 0; j < keys; j += piece) {
+      const Part part = {j,
+                         std::min(j + piece, keys),
+                         {m.run.is_first && j == 0, m.run.is_last && j + piece >= keys},
+                         is_whole ? sums : m.value_sums};
+      if (rows == 1) {
+        value_rows<1>(m, 1, 0, part, value, v_dim, fetching);
+      } else {
+        for (Index r = 0; r < rows; r += kQueriesAtATime)
+          value_rows<kQueriesAtATime>(m, rows, r, part, value, v_dim, fetching);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kReadsColumns = V::kIsVector && kStored == DType::native;
+  /// Vectors of columns at a time for four rows: 4 rows of 4 sums with 32 registers.
+  static constexpr int kRowVectors = kRegisters >= 32 ? 4 : 2;
+  /// Bytes of an element. It is a constant, because values of 64 floats took 1.5 times as long with AVX2 when the size
+  /// was looked up for each loaded vector.
+  static constexpr Index kSize = size_of_element<T>(kStored);
+
+  /// Whether the rows belong to a column-major matrix. DecodeTiles passes no other rows with gaps between elements.
+  static ATTN_INLINE bool is_column_major(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
+
+  static ATTN_INLINE Index groups(Index rows) { return ceil_div(rows, kQueriesAtATime); }
+
+  /// Number of keys, or values, that are multiplied by all queries before the next ones. The rows that the first four
+  /// queries read are then still in L1 for the others, beside the prefetched lines. Rows of values are also still there
+  /// for the pass over the next columns. With eight queries per key, kv_len 8192, head_dim 128 and floats read from
+  /// memory, multiplying all keys of a tile by four queries at a time took 1.3 times as long; in L2 it made no
+  /// difference.
+  static ATTN_INLINE Index keys_in_l1(Index dim) {
+    constexpr Index kBytes = 16 * 1024, kStep = 8;
+    return std::max(kBytes / std::max<Index>(dim * kSize, 1) / kStep * kStep, kStep);
+  }
+
+  /// Number of elements at the end of a row that do not fill a vector.
+  static ATTN_INLINE Index rest_of(Index dim) { return dim % kLanes; }
+
+  /// Loads the end of a row of `dim` elements into the last lanes of a vector. A row shorter than a vector is copied,
+  /// because the memory before it may not be readable.
+  static ATTN_INLINE V load_end(const std::byte* row, Index dim) {
+    if (kLanes == 1 || dim >= kLanes) return Packing::template load<kStored>(row + (dim - kLanes) * kSize);
+    Array<std::byte, kLanes* kSize> numbers = {};
+    copy_elements<kSize>(numbers + (kLanes - dim) * kSize, row, dim);
+    return Packing::template load<kStored>(numbers);
+  }
+  static ATTN_INLINE V load_end(const T* row, Index dim) {
+    if (kLanes == 1 || dim >= kLanes) return V::load(row + dim - kLanes);
+    Array<T, kLanes> numbers = {};
+    copy_elements<sizeof(T)>(numbers + kLanes - dim, row, dim);
+    return V::load(numbers);
+  }
+
+  /// Copies elements without calling a function, because around each call all sums in registers are saved.
+  template <std::size_t kElement>
+  static ATTN_INLINE void copy_elements(void* to, const void* from, Index count) {
+    ATTN_NO_UNROLL for (Index i = 0; i < count; ++i) {
+      const std::size_t at = static_cast<std::size_t>(i) * kElement;
+      std::memcpy(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, kElement);
+      __asm__("" : "+r"(i));  // otherwise, compilers call memcpy()
+    }
+  }
+
+  /// Called once for each of R rows, which together read kBytes. If `fetches`, prefetches the lines that are due, at
+  /// most two at once: with four, keys of 128 floats were read from 256 MiB at 0.9 times the speed.
+  template <int R, Index kBytes>
+  static ATTN_INLINE void fetch(bool fetches, int row, Prefetcher& fetching) {
+    constexpr int kTimes = kBytes > 2 * kCacheLine ? 2 : 1;
+    if (row % (R / kTimes) == 0 && fetches) fetching.template step<kBytes / kTimes>();
+  }
+
+  /// Keys at a time for R rows: enough for the sums to fill vectors and to hide the latency of an FMA.
+  template <int R>
+  static constexpr int kGroupOf = std::max(kLanes, kRegisters >= 32 ? 16 : 8) / R;
+
+  /// Computes the scores of R rows from `first` on, or of the remaining rows if fewer. If the keys do not fill the last
+  /// group, it overlaps the one before. If there are fewer keys than a group has, each key is read repeatedly to fill
+  /// its own group.
+  template <int R>
+  static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index rows, Index first, const Range& keys,
+                                     const RowsToRead& key, Index head_dim, Prefetcher& fetching) {
+    constexpr int kKeys = kGroupOf<R>, kSums = R * kKeys;
+    // A single query keeps this many of its vectors in registers while it iterates over keys.
+    constexpr int kChunk = R == 1 ? 4 : 1;
+    const Index count = std::min<Index>(R, rows - first), rest = rest_of(head_dim);
+    const bool few = R > 1 && keys.size() < kKeys, fetches = !fetching.is_empty();
+    const Index stride = key.stride * kSize, step = few ? 0 : stride;
+    Array<const T*, R> query;
+    ATTN_UNROLL for (int r = 0; r < R; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
+    for (Index next = keys.begin; next < keys.end; next += few ? 1 : kKeys) {
+      const Index j = few ? next : std::min(next, keys.end - kKeys);
+      const std::byte* const at = key.data + j * stride;
+      Array<V, kSums> sum = {};  // row r and key k at r * kKeys + k
+      const auto add = [&]<int kVectors>(Index d) __attribute__((always_inline)) {
+        const std::byte* row = at + d * kSize;
+        if constexpr (R == 1) {
+          Array<V, kVectors> q;
+          ATTN_UNROLL for (int c = 0; c < kVectors; ++c) q[c] = V::load(query[0] + d + c * kLanes);
+          ATTN_UNROLL for (int k = 0; k < kKeys; ++k, row += step) {
+            constexpr int kTogether = std::min(kKeys, 4);
+            if (k % kTogether == 0 && fetches) [[unlikely]]
+              fetching.template step<kTogether * kVectors * kLanes * kSize>();
+            V all = sum[k];
+            ATTN_UNROLL for (int c = 0; c < kVectors; ++c) all += q[c] * load(row + c * kLanes * kSize);
+            all.keep_order();
+            sum[k] = all;
+          }
+        } else {
+          Array<V, kKeys> x;
+          ATTN_UNROLL for (int k = 0; k < kKeys; ++k, row += step) x[k] = load_once(row);
+          ATTN_UNROLL for (int r = 0; r < R; ++r) {
+            fetch<R, kKeys * kLanes * kSize>(fetches, r, fetching);
+            V q = V::load(query[r] + d);
+            q.keep_in_register();
+            ATTN_UNROLL for (int k = 0; k < kKeys; ++k) sum[r * kKeys + k] += q * x[k];
+          }
+        }
+      };
+      Index d = 0;
+      if constexpr (kChunk > 1)
+        ATTN_NO_UNROLL for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
+      // Two vectors at a time: one at a time took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in
+      // L1.
+      ATTN_UNROLL_TWICE for (; d + kLanes <= head_dim; d += kLanes) add.template operator()<1>(d);
+      if (rest > 0) add_ends<R, kKeys>(sum, query, at, step, head_dim);
+      T* const scores = m.scores + first * m.row + j;
+      if constexpr (R == 1) {
+        ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) V::sum_lanes(sum + s).store(scores + s);
+      } else {
+        Array<T, kSums> total;
+        ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) V::sum_lanes(sum + s).store(total + s);
+        ATTN_UNROLL for (int r = 0; r < R; ++r) {
+          if (r >= count) break;
+          if (few)
+            scores[r * m.row] = total[r * kKeys];
+          else
+            std::copy_n(total + r * kKeys, kKeys, scores + r * m.row);
+        }
+      }
+    }
+  }
+
+  static ATTN_INLINE V load(const std::byte* from) { return Packing::template load<kStored>(from); }
+  /// Loads a vector into a register for several products. Otherwise, g++ 12 with -march=native on Zen 5 loaded keys and
+  /// queries again for each product, and four queries took 2.2 times as long.
+  static ATTN_INLINE V load_once(const std::byte* from) {
+    V x = load(from);
+    x.keep_in_register();
+    return x;
+  }
+
+  /// Adds the products of the elements at the end of rows that do not fill a vector. Elements that were multiplied
+  /// before are set to 0 in both factors, because either may not be finite.
+  template <int R, int kKeys>
+  static ATTN_INLINE void add_ends(V* sum, const T* const* query, const std::byte* at, Index step, Index head_dim) {
+    Array<typename V::Int, kLanes> is_new;
+    const Index rest = rest_of(head_dim);
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) is_new[i] = i < kLanes - rest ? 0 : -1;
+    Array<V, R> q;
+    ATTN_UNROLL for (int r = 0; r < R; ++r) q[r] = load_end(query[r], head_dim).zeroed_unless(is_new);
+    ATTN_UNROLL for (int k = 0; k < kKeys; ++k, at += step) {
+      const V x = load_end(at, head_dim).zeroed_unless(is_new);
+      ATTN_UNROLL for (int r = 0; r < R; ++r) sum[r * kKeys + k] += q[r] * x;
+    }
+  }
+
+  /// Some of the keys of a call, and the sums over the keys before them.
+  struct Part {
+    Index begin, end;
+    ValueRun run;
+    T* sums;
+  };
+
+  /// Multiplies the weights of R rows from `first` on, or of the remaining rows if fewer, by all columns of values.
+  template <int R>
+  static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index rows, Index first, const Part& part,
+                                     const RowsToRead& value, Index v_dim, Prefetcher& fetching) {
+    Index c = 0;
+    const auto add = [&]<int kVectors>() __attribute__((always_inline)) {
+      for (; c + kVectors * kLanes <= v_dim; c += kVectors * kLanes)
+        value_columns<R, kVectors>(m, rows, first, part, value, c, v_dim, fetching);
+    };
+    if constexpr (R == 1) {
+      add.template operator()<8>();
+      add.template operator()<4>();
+      add.template operator()<2>();
+    } else {
+      add.template operator()<kRowVectors>();
+    }
+    for (; c < v_dim; c += kLanes) value_columns<R, 1>(m, rows, first, part, value, c, v_dim, fetching);
+  }
+
+  /// Like value_rows(), for kVectors vectors of columns from `c` on. If kVectors is 1, the vector may be the last of a
+  /// row and need not be full.
+  ///
+  /// For a single query, several keys have separate sums. Eight vectors of columns hide the latency of an FMA with the
+  /// sums of one key; fewer vectors need three keys. Two keys were slower if each head's values followed its keys, so
+  /// that the values of two heads were not contiguous: 8 heads of 128 values of 64 floats took 1.25 times as long from
+  /// L2 with AVX-512, and 256 values of 32 floats 1.2 times as long with AVX2. The cause is not known, but each load's
+  /// addresses then advance by a power of two. Four keys were no better, and one key took 1.1 times as long with values
+  /// in L1.
+  template <int R, int kVectors>
+  static ATTN_INLINE void value_columns(const TileMemory<T>& m, Index rows, Index first, const Part& part,
+                                        const RowsToRead& value, Index c, Index v_dim, Prefetcher& fetching) {
+    constexpr int kKeys = R * kVectors >= 8 || R > 1 ? 1 : 3;
+    const Index count = std::min<Index>(R, rows - first), stride = value.stride * kSize;
+    const Index rest = kVectors == 1 && c + kLanes > v_dim ? v_dim - c : 0;
+    const bool fetches = !fetching.is_empty();
+    Array<const T*, R> weights;
+    ATTN_UNROLL for (int r = 0; r < R; ++r) weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
+    Array<Array<Array<V, kVectors>, R>, kKeys> sum = {};
+    if (!part.run.is_first) {
+      ATTN_UNROLL for (int r = 0; r < R; ++r) {
+        const T* const from = part.sums + (first + r) * v_dim + c;
+        if (r < count) {
+          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[0][r][v] = load_columns(from + v * kLanes, rest);
+        }
+      }
+    }
+    const std::byte* row = value.data + part.begin * stride + (rest > 0 ? 0 : c) * kSize;
+    const auto add = [&](Array<V, kVectors> * to, Index j) __attribute__((always_inline)) {
+      Array<V, kVectors> x;
+      if constexpr (R > 1) {
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) x[v] =
+            rest > 0 ? load_end(row, v_dim) : load_once(row + v * kLanes * kSize);
+      } else {
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) x[v] =
+            rest > 0 ? load_end(row, v_dim) : load(row + v * kLanes * kSize);
+      }
+      ATTN_UNROLL for (int r = 0; r < R; ++r) {
+        if constexpr (R > 1) fetch<R, kVectors * kLanes * kSize>(fetches, r, fetching);
+        const T w = weights[r][j];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) to[r][v] += x[v] * w;
+      }
+      row += stride;
+    };
+    Index j = part.begin;
+    ATTN_NO_UNROLL for (; j + kKeys <= part.end; j += kKeys) {
+      if (R == 1 && fetches) [[unlikely]]
+        fetching.template step<kKeys * kVectors * kLanes * kSize>();
+      ATTN_UNROLL for (int k = 0; k < kKeys; ++k) add(sum[k], j + k);
+    }
+    if constexpr (kKeys > 1) {
+      ATTN_NO_UNROLL for (; j < part.end; ++j) add(sum[0], j);
+    }
+    ATTN_UNROLL for (int r = 0; r < R; ++r) {
+      if (r < count) {
+        T* const to = (part.run.is_last ? m.out : part.sums) + (first + r) * v_dim + c;
+        const T rescale = m.rescale[first + r];  // read once: the compiler cannot know that `to` is elsewhere
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          V all = sum[0][r][v];
+          ATTN_UNROLL for (int k = 1; k < kKeys; ++k) all += sum[k][r][v];
+          if (part.run.is_last) all += load_columns(to + v * kLanes, rest) * rescale;
+          store_columns(to + v * kLanes, rest, all);
+        }
+      }
+    }
+  }
+
+  /// Loads a vector of columns or, if `rest` is not 0, the last `rest` columns into its last lanes, like load_end().
+  static ATTN_INLINE V load_columns(const T* from, Index rest) {
+    return rest > 0 ? load_end(from, rest) : V::load(from);
+  }
+  static ATTN_INLINE void store_columns(T* to, Index rest, const V& x) {
+    if (rest == 0) return x.store(to);
+    Array<T, kLanes> numbers;
+    x.store(numbers);
+    copy_elements<sizeof(T)>(to, numbers + kLanes - rest, rest);
+  }
+};
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -1,0 +1,193 @@
+// Prefetches rows of keys and values while others are processed.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "attn/core/base/cpu.h"
+#include "attn/core/base/ranges.h"
+#include "attn/core/simd/vec.h"
+#include "attn/core/tensor/dtype_view.h"
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Prefetches rows, a cache line at a time, in memory order, because the hardware prefetcher follows rising addresses.
+/// Kernels spread the prefetches evenly, because memory idles if nothing is requested for 0.1 µs: without prefetches
+/// during the softmax, decoding took 8 % longer. A prefetcher is set up for each tile in place: constructing and
+/// copying one took 4 to 8 % of the time of four queries over 16-bit keys from memory.
+class Prefetcher {
+ public:
+  /// Prefetches nothing until add(), whose rows are prefetched into L2.
+  Prefetcher() = default;
+
+  /// Prefetches into L2 from now on: `rows` rows of keys, and then of values. Row sizes are in elements. Rows without
+  /// data are skipped.
+  template <class T>
+  void to_l2(const RowsToRead& key, Index head_dim, const RowsToRead& value, Index v_dim, Index rows) {
+    forget();
+    add<T>(key, head_dim, rows);
+    score_lines_ = lines_left();
+    add<T>(value, v_dim, rows);
+  }
+
+  /// Rows that are read from beginning to end.
+  struct Tile {
+    RowsToRead rows;
+    Index count, dim;
+  };
+
+  /// Prefetches into L1 from now on, while a tile is processed: the lines that are read kAhead bytes later, which are
+  /// the rest of the tile and the beginning of the next one. L1 holds 16 KiB of them beside the queries and scores, but
+  /// not 32. On Zen 5, where one core reads memory at 41 GB/s, tiles of 16 KiB were read at 34 GB/s when prefetched
+  /// into L2, and at 37 when prefetched into L1. Tiles of 32 KiB, for four queries, were read at 31 GB/s when
+  /// prefetched into L2, at 26 when prefetched whole into L1, and at 38 when prefetched kAhead bytes ahead. With only 4
+  /// or 8 KiB ahead, everything was slower.
+  template <class T>
+  void to_l1(const Tile& tile, const Tile& next) {
+    forget();
+    to_l1_ = true;
+    const Index begun = rows_ahead<T>(tile);
+    RowsToRead rest = tile.rows;
+    if (rest.data != nullptr) rest.data += begun * rest.stride * size_of_element<T>(rest.dtype);
+    add<T>(rest, tile.dim, tile.count - begun);
+    add<T>(next.rows, next.dim, rows_ahead<T>(next));
+  }
+
+  /// Like to_l1(), for tiles in several runs, which the caller then passes to add().
+  void to_l1_in_runs() {
+    forget();
+    to_l1_ = true;
+  }
+  /// Number of rows of `width` bytes to prefetch ahead.
+  static Index rows_ahead(Index width) { return std::max<Index>(kAhead / std::max<Index>(width, 1), 1); }
+
+  void forget() {
+    count_ = 0;
+    to_l1_ = false;
+    score_lines_ = -1;
+    next_ = end_ = nullptr;
+    wait_ = kNever;
+  }
+
+  /// Prefetches `count` more rows, unless kMostRuns runs have been added.
+  template <class T>
+  void add(const RowsToRead& rows, Index dim, Index count) {
+    if (!kPrefetches || count_ == kMostRuns || rows.data == nullptr || dim <= 0 || count <= 0) return;
+    runs_[count_++] = run<T>(rows, dim, count);
+    if (count_ == 1) begin(0);
+  }
+
+  bool is_empty() const { return !kPrefetches || next_ == nullptr; }
+
+  /// Makes step() prefetch `lines` lines evenly while `bytes` bytes are read, but never more lines than those bytes
+  /// fill.
+  ATTN_INLINE void spread(Index lines, Index bytes) {
+    if (lines <= 0) return;
+    per_line_ = std::max(bytes / lines, kLine);
+    wait_ = 0;
+  }
+  /// Prefetches the lines that are due before kBytes are read. Kernels call it once for a few rows: it is inlined at
+  /// each call, and with a call for each loaded vector, attention took 1.4 times as long to compile.
+  template <Index kBytes>
+  ATTN_INLINE void step() {
+    if (!kPrefetches) return;
+    constexpr int kLines = static_cast<int>(std::max<Index>(kBytes / kLine, 1));
+    wait_ -= kBytes;
+    if (wait_ >= 0) return;
+    wait_ += per_line_ * kLines;
+    lines<kLines>();
+  }
+  /// Prefetches kLines lines. If there are few and all are in one row, there is no loop, just an instruction for each:
+  /// a loop delayed the loads around it and made decoding 10 % slower.
+  template <int kLines>
+  ATTN_INLINE void lines() {
+    const std::byte* const at = next_;
+    if (!kPrefetches || at == nullptr) return;
+    constexpr int kFew = 4;  // a row of 64 floats
+    if (kLines > kFew || end_ - at < kLines * kLine) return one_by_one(kLines);
+    next_ = at + kLines * kLine;
+    if (to_l1_) {
+      ATTN_UNROLL for (int i = 0; i < kLines; ++i) __builtin_prefetch(at + i * kLine, 0, 3);
+    } else {
+      ATTN_UNROLL for (int i = 0; i < kLines; ++i) __builtin_prefetch(at + i * kLine, 0, 2);
+    }
+  }
+
+  /// Number of lines that the score product prefetches, and number of all remaining lines.
+  Index score_lines() const { return score_lines_ >= 0 ? score_lines_ : lines_left(); }
+  Index lines_left() const {
+    if (count_ == 0) return 0;
+    Index lines = (end_ - next_) / kLine + std::max<Index>(rows_ - 1, 0) * runs_[number_].row_lines;
+    for (int i = number_ + 1; i < count_; ++i) lines += runs_[i].lines();
+    return lines;
+  }
+
+ private:
+  static constexpr Index kLine = kCacheLine;
+  static constexpr Index kNever = std::numeric_limits<Index>::max();
+  static constexpr Index kAhead = 16 * 1024;  // bytes; see to_l1()
+
+  struct Run {
+    const std::byte* data;
+    Index stride, row_lines, rows;
+    Index lines() const { return row_lines * rows; }
+  };
+  template <class T>
+  static Run run(const RowsToRead& rows, Index dim, Index count) {
+    const Index size = size_of_element<T>(rows.dtype), stride = rows.stride * size, width = dim * size;
+    if (stride == width) return {rows.data, 0, ceil_div(count * width, kLine), 1};
+    return {rows.data, stride, ceil_div(width, kLine), count};
+  }
+
+  template <class T>
+  static Index rows_ahead(const Tile& tile) {
+    return std::min(tile.count, rows_ahead(tile.dim * size_of_element<T>(tile.rows.dtype)));
+  }
+
+  void begin(int number) {
+    number_ = number;
+    row_ = next_ = runs_[number].data;
+    rows_ = runs_[number].rows;
+    end_ = next_ + runs_[number].row_lines * kLine;
+  }
+
+  ATTN_INLINE void one_by_one(int lines) {
+    ATTN_NO_UNROLL for (; lines > 0; --lines) {
+      if (next_ == end_ && !next_row()) return;
+      if (to_l1_)
+        __builtin_prefetch(next_, 0, 3);
+      else
+        __builtin_prefetch(next_, 0, 2);
+      next_ += kLine;
+    }
+  }
+  /// Advances to the next row. Returns whether there is one.
+  ATTN_INLINE bool next_row() {
+    if (--rows_ > 0) {
+      row_ += runs_[number_].stride;
+      next_ = row_;
+      end_ = row_ + runs_[number_].row_lines * kLine;
+    } else if (number_ + 1 < count_) {
+      begin(number_ + 1);
+    } else {
+      forget();
+    }
+    return next_ != nullptr;
+  }
+
+  // Enough for two tiles in pages of 16 tokens, the smallest usual size: the rest of a tile of wide rows, and all of
+  // the next one, whose rows are narrow. With four runs, rows of 80, 96 and 192 floats in such pages took 1.1 to 1.3
+  // times as long from memory.
+  static constexpr int kMostRuns = 8;
+  Run runs_[kMostRuns];  ///< not initialised, because each step of each head constructs a prefetcher
+  bool to_l1_ = false;
+  int number_ = 0, count_ = 0;
+  Index score_lines_ = -1;  ///< -1: all
+  const std::byte* row_ = nullptr;
+  const std::byte* next_ = nullptr;
+  const std::byte* end_ = nullptr;  ///< end of the row
+  Index rows_ = 0;
+  Index per_line_ = 0, wait_ = kNever;  ///< bytes read per prefetched line, and until the next line
+};
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -1,0 +1,285 @@
+// Mods bound to the sizes of a call, for one batch element, as the naive and flash paths see them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "attn/core/base/unfused.h"
+#include "attn/core/mods/grouping/grouped_mask.h"
+#include "attn/core/mods/pair_grid.h"
+#include "attn/core/simd/softmax_state.h"
+
+namespace attn::detail {
+
+// Returns a reference to the mod itself, or the mod that it makes for this call.
+template <class M>
+constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
+  if constexpr (is_late<M>) {
+    auto made = mod.make(problem);
+    using Made = decltype(made);
+    static_assert(
+        is_mask<Made> || is_score<Made> || is_sink<Made>,
+        "attn::bind_mod: the lambda must return a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...)");
+    return made;
+  } else {
+    return (mod);
+  }
+}
+
+/// The mods of one batch element as a path needs them. For each pair, they give the new score, whether the pair is
+/// kept, and the factor of its weight; for each head, the logit of its sinks; for each tile, the hints and the
+/// positions of its pairs. Positions are absolute.
+template <class M>
+concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& tile, Index head) {
+  { mods.score(1.0f, p) } -> std::same_as<float>;
+  { mods.keep(p) } -> std::same_as<bool>;
+  { mods.weight_factor(p) } -> std::same_as<long double>;
+  { mods.sink(head) } -> std::same_as<double>;
+  { mods.coverage(tile) } -> std::same_as<Coverage>;
+  { mods.kv_range(tile) } -> std::same_as<Range>;
+  { mods.grid(tile) } -> std::same_as<PairGrid>;
+};
+
+/// Whether some masks evaluate many pairs at once, as words of bits.
+template <class M>
+constexpr bool has_words_of_pairs = [] {
+  if constexpr (requires { M::kHasWords; })
+    return M::kHasWords;
+  else
+    return false;
+}();
+
+/// 1 / x, or 0 for 0.
+constexpr long double inverse_of(long double x) { return x == 0 ? 0 : 1 / x; }
+
+/// Whether attention is the same with these mods as without mods.
+template <class M>
+constexpr bool changes_nothing = !(M::kHasScores || M::kHasMasks || M::kHasSinks || M::kHasDropout);
+/// Whether these mods only drop pairs before the softmax.
+template <class M>
+constexpr bool has_only_masks = !(M::kHasScores || M::kHasSinks || M::kHasDropout);
+
+/// All mods combined, as the naive and flash paths see them: one score mod, one predicate, one hint, one sink. Each M
+/// is a value or a const reference.
+template <class... M>
+class BoundMods {
+ public:
+  static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
+  /// Whether there are masks that evaluate many pairs at once (words), and masks that evaluate pairs one by one.
+  static constexpr bool kHasWords = (has_words<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasPairwiseMasks =
+      ((is_mask<std::remove_cvref_t<M>> && !has_words<std::remove_cvref_t<M>>) || ...);
+  static constexpr bool kIsOpaque = ([] {
+    if constexpr (is_mask<std::remove_cvref_t<M>>)
+      return std::remove_cvref_t<M>::kIsOpaque;
+    else
+      return false;
+  }() || ...);
+  static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasDropout = (is_dropout<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
+  /// Whether a mod has learned parameters.
+  static constexpr bool kLearns = (is_learned<std::remove_cvref_t<M>> || ...);
+
+  explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
+
+  /// Returns the mods of a batch element, which are the same for all elements; see CallMods.
+  const BoundMods& of(Index) const { return *this; }
+
+  /// Applies the score mods, left to right. The result of one mod is not fused with an addition in the next, so that
+  /// the loops over whole vectors and over single pairs give the same bits.
+  template <class X>
+  X score(X x, const Position& p) const {
+    each([&](const auto& mod) {
+      if constexpr (is_score<std::remove_cvref_t<decltype(mod)>>) x = unfused(static_cast<X>(mod.score(x, p)));
+    });
+    return x;
+  }
+
+  /// Returns the derivative of the modded score with respect to the score x. Calls add(slot, gradient) for each
+  /// parameter that a mod used; `grad` is the gradient of the modded score.
+  template <class T, class Add>
+  T learn(T x, T grad, const Position& p, const Add& add) const {
+    return learn_from<0>(x, grad, p, Index(0), add);
+  }
+
+  /// Calls visit(mod) for each mod with learned parameters: score mods in the order of their slots, and sinks.
+  template <class Visit>
+  void each_learned(const Visit& visit) const {
+    each([&](const auto& mod) {
+      if constexpr (is_learned<std::remove_cvref_t<decltype(mod)>>) visit(mod);
+    });
+  }
+
+  bool keep(const Position& p) const {
+    bool kept = true;
+    masks([&](const auto& mask) { kept = kept & mask.keep(p); });
+    return kept;
+  }
+
+  /// words() evaluates the masks with words, in the form of TensorPredicate::words(); keep_beside_words() evaluates the
+  /// other masks for one pair.
+  template <int kQueries, class Word>
+  [[gnu::always_inline]] void words(const Position& first, Index keys, Word* all) const requires kHasWords {
+    for (int i = 0; i < kQueries; ++i) all[i] = Word(0xffff);
+    masks([&](const auto& mask) {
+      if constexpr (has_words<std::remove_cvref_t<decltype(mask)>>) {
+        Word own[static_cast<std::size_t>(kQueries)];
+        mask.keep.template words<kQueries>(first, keys, own);
+        for (int i = 0; i < kQueries; ++i) all[i] &= own[i];
+      }
+    });
+  }
+  bool keep_beside_words(const Position& p) const requires kHasWords {
+    bool kept = true;
+    masks([&](const auto& mask) {
+      if constexpr (!has_words<std::remove_cvref_t<decltype(mask)>>) kept = kept & mask.keep(p);
+    });
+    return kept;
+  }
+
+  /// Returns the factor that dropout applies to the weight of a pair: 0, or the inverse of the share of weights that
+  /// are kept.
+  long double weight_factor(const Position& p) const {
+    long double factor = 1;
+    each_dropout([&](const DropoutMod& mod) { factor *= DroppedPairs(mod).keeps(p) ? kept_factor_of(mod) : 0; });
+    return factor;
+  }
+  /// Returns the factor that dropout applies to the weights of the pairs that it keeps.
+  long double kept_factor() const {
+    long double factor = 1;
+    each_dropout([&](const DropoutMod& mod) { factor *= kept_factor_of(mod); });
+    return factor;
+  }
+  template <class Visit>
+  void each_dropout(const Visit& visit) const {
+    each([&](const auto& mod) {
+      if constexpr (is_dropout<std::remove_cvref_t<decltype(mod)>>) visit(mod);
+    });
+  }
+
+  /// Returns the positions of a tile's pairs in the call.
+  PairGrid grid(const Tile& tile) const { return {{tile.batch, tile.head, tile.q.begin, tile.kv.begin}}; }
+
+  /// Returns the combined logit of all sinks of a head: the log of the sum of their e^logit, or -inf if there are none.
+  double sink(Index head) const {
+    using State = SoftmaxState<double>;
+    double all = State().lse();
+    each([&](const auto& mod) {
+      if constexpr (is_sink<std::remove_cvref_t<decltype(mod)>>)
+        all = merged(State::of(all), State::of(mod.logit(head))).lse();
+    });
+    return all;
+  }
+
+  Coverage coverage(const Tile& tile) const {
+    Coverage sum = Coverage::all;
+    masks([&](const auto& mask) {
+      if (sum != Coverage::none) sum = std::min(sum, mask.coverage(tile));
+    });
+    return sum;
+  }
+
+  Range kv_range(const Tile& tile) const {
+    Range range = tile.kv;
+    masks([&](const auto& mask) { range = intersect(range, mask.kv_range(tile)); });
+    return range;
+  }
+
+  /// Returns the first grouped mask.
+  const auto& grouped() const requires kIsGrouped { return std::get<kFirstGrouped>(mods_); }
+
+  /// Returns all mods, with the first grouped mask replaced by its `near` part.
+  auto with_near_part() const requires kIsGrouped {
+    return chosen([]<class Mod>(const Mod& mod, auto is_first) {
+      if constexpr (is_first)
+        return std::tie(mod.near);
+      else
+        return std::tie(mod);
+    });
+  }
+
+  /// Returns all mods except the first grouped mask.
+  auto without_grouped() const requires kIsGrouped {
+    return chosen([]<class Mod>(const Mod& mod, auto is_first) {
+      if constexpr (is_first)
+        return std::tuple<>();
+      else
+        return std::tie(mod);
+    });
+  }
+
+ private:
+  static constexpr std::size_t kFirstGrouped = [] {
+    const std::array<bool, sizeof...(M) + 1> grouped{is_grouped<std::remove_cvref_t<M>>..., true};
+    return static_cast<std::size_t>(std::find(grouped.begin(), grouped.end(), true) - grouped.begin());
+  }();
+
+  /// Returns the mods that `choose` returns when given each mod and whether it is the first grouped mask.
+  template <class Choose>
+  auto chosen(const Choose& choose) const {
+    const auto made = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return std::tuple_cat(choose(std::get<I>(mods_), std::bool_constant<I == kFirstGrouped>())...);
+    }
+    (std::index_sequence_for<M...>());
+    return std::apply([](const auto&... mod) { return BoundMods<decltype(mod)...>(std::tie(mod...)); }, made);
+  }
+
+  /// learn() for the mods from index i on, whose slots begin at `first`.
+  template <std::size_t i, class T, class Add>
+  T learn_from([[maybe_unused]] T x, [[maybe_unused]] T grad, [[maybe_unused]] const Position& p,
+               [[maybe_unused]] Index first, [[maybe_unused]] const Add& add) const {
+    if constexpr (i == sizeof...(M)) {
+      return T(1);
+    } else {
+      const auto& mod = std::get<i>(mods_);
+      using Mod = std::remove_cvref_t<decltype(mod)>;
+      if constexpr (is_score<Mod> && is_learned<Mod>) {
+        const Dual<T> w(mod.score.number(p)), by_score = mod.score.of(Dual<T>(x, T(1)), w, p),
+                                              by_number = mod.score.of(Dual<T>(x), Dual<T>(w.value, T(1)), p);
+        const T after = learn_from<i + 1>(by_score.value, grad, p, first + mod.score.slots(), add);
+        if (const Index slot = mod.score.slot(p); slot >= 0) add(first + slot, grad * after * by_number.slope);
+        return after * by_score.slope;
+      } else if constexpr (is_score<Mod>) {
+        const Dual<T> y = mod.score(Dual<T>(x, T(1)), p);
+        return learn_from<i + 1>(y.value, grad, p, first, add) * y.slope;
+      } else {
+        return learn_from<i + 1>(x, grad, p, first, add);
+      }
+    }
+  }
+
+  template <class F>
+  void each(F f) const {
+    std::apply([&](const auto&... mod) { (f(mod), ...); }, mods_);
+  }
+  template <class F>
+  void masks(F f) const {
+    each([&](const auto& mod) {
+      if constexpr (is_mask<std::remove_cvref_t<decltype(mod)>>) f(mod);
+    });
+  }
+
+  std::tuple<M...> mods_;
+};
+
+/// Binds each of `mods` to one call. @throws std::invalid_argument if one does not fit the call's sizes.
+template <class M>
+auto bind(const M& mods, const Problem& problem) {
+  static_assert(check_mods<M>());
+  const auto each = [&](const auto&... m) {
+    return BoundMods<decltype(bind_one(m, problem))...>(
+        std::tuple<decltype(bind_one(m, problem))...>(bind_one(m, problem)...));
+  };
+  if constexpr (is_mods<M>)
+    return std::apply(each, mods.parts);
+  else
+    return each(mods);
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,283 @@
+// Type-erased interface to the mods of a call, for the tile loops.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "attn/core/mods/call_mods.h"
+#include "attn/core/mods/dropout_kernels.h"
+#include "attn/core/simd/vec.h"
+#include "attn/dual.h"
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// The interface between the loops, which are compiled once per scalar type, and the mods, which are compiled into
+/// apply(). One virtual call per tile costs nothing; one per pair would be far too slow.
+template <class T>
+class TileMods {
+ public:
+  virtual ~TileMods() = default;
+
+  /// Returns the range of keys worth visiting for the queries of the tile. All other keys are dropped.
+  virtual Range kv_range(const Tile& tile) const = 0;
+
+  /// Returns the coverage according to the hints. The predicate of a mask without a hint is evaluated for every pair of
+  /// the tile, which costs about 6 / head_dim of the tile's products (measured with a lambda like causal() on AVX-512).
+  virtual Coverage coverage(VectorSet vectors, const Tile& tile) const = 0;
+
+  /// Whether scores change even in a tile whose pairs are all kept.
+  virtual bool has_scores() const = 0;
+
+  /// Returns the logit whose exponential is added to the denominators of a head's queries, or -inf if there is none.
+  virtual double sink(Index head) const = 0;
+
+  /// Replaces scores[key * stride + query] of the tile's pairs with the modded ones, and with -inf for dropped pairs if
+  /// `masked`.
+  virtual void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
+
+  /// Returns the factor that dropout applies to the weights that it keeps, or 1 without dropout.
+  virtual long double kept_factor() const = 0;
+
+  /// Sets the weights of the pairs that dropout drops to 0. `queries` is the number of columns of the tile in memory.
+  virtual void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index queries,
+                            const Tile& tile) const = 0;
+};
+
+/// The scores that apply() modifies.
+template <class T>
+struct ScoreTile {
+  T* scores;
+  Index stride;
+  const Tile& tile;
+  T* slopes = nullptr;  ///< laid out as `scores`; null if no derivatives are wanted
+
+  /// Returns the scores of `block`, which is a part of the tile.
+  ScoreTile part(const Tile& block) const {
+    const Index offset = (block.kv.begin - tile.kv.begin) * stride + (block.q.begin - tile.q.begin);
+    return {scores + offset, stride, block, slopes == nullptr ? nullptr : slopes + offset};
+  }
+};
+
+/// Applies mods, which are written for one pair, to a tile. Compilers vectorise these loops. To that end each loop has
+/// a constant trip count (the number of lanes of a vector), stores its results in arrays that nothing can alias, and
+/// has no branches. If a loop lacks one of these properties, g++ 12 at -O2 does not vectorise it.
+///
+/// kSlopes: also computes the derivatives of modded scores, by calling mods with dual numbers.
+template <class T, class Mods, int kBytes, bool kSlopes = false>
+struct ModLoops {
+  using V = Vec<T, kBytes>;
+  static constexpr int kLanes = V::kLanes;
+
+  /// Evaluates the predicate for all pairs of a tile, corners first: in most partly kept tiles, the corners already
+  /// differ.
+  static ATTN_INLINE Coverage examine(const Mods& mods, const Tile& t) {
+    const Index last_q = t.q.end - 1, last_kv = t.kv.end - 1;
+    const bool kept = mods.keep(Position{t.batch, t.head, t.q.begin, t.kv.begin});
+    if (kept != mods.keep(Position{t.batch, t.head, last_q, last_kv}) ||
+        kept != mods.keep(Position{t.batch, t.head, t.q.begin, last_kv}) ||
+        kept != mods.keep(Position{t.batch, t.head, last_q, t.kv.begin}))
+      return Coverage::some;
+    // Counts in integers as wide as positions, so that no vector of results has to be narrowed.
+    constexpr Index kWide = std::max<Index>(kBytes / static_cast<Index>(sizeof(Index)), 1);
+    const Index whole = t.q.size() / kWide * kWide;
+    for (Index kv = t.kv.begin; kv < t.kv.end;) {
+      const Index first = kv, end = std::min(kv + kBlockKeys, t.kv.end);
+      Array<Index, kWide> counts = {};
+      for (; kv < end; ++kv) {
+        for (Index i = 0; i < whole; i += kWide) {
+          // The inner loop should become one vector operation. Without this barrier g++ -O3 unrolls it, and clang
+          // vectorises over `i` with a stride of kWide.
+          __asm__("" : "+r"(i));
+          ATTN_NO_UNROLL
+          for (Index lane = 0; lane < kWide; ++lane)
+            counts[lane] += mods.keep(Position{t.batch, t.head, t.q.begin + i + lane, kv});
+        }
+        for (Index i = whole; i < t.q.size(); ++i) counts[0] += mods.keep(Position{t.batch, t.head, t.q.begin + i, kv});
+      }
+      Index count = 0;
+      for (const Index c : counts) count += c;
+      if (count != (kept ? (end - first) * t.q.size() : 0)) return Coverage::some;
+    }
+    return kept ? Coverage::all : Coverage::none;
+  }
+
+  /// Applies the mods block by block, because most blocks of a masked tile are entirely kept or entirely dropped.
+  static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t, bool masked) {
+    for (Range kv{t.tile.kv.begin, 0}; kv.begin < t.tile.kv.end; kv.begin = kv.end) {
+      kv.end = std::min(kv.begin + kBlockKeys, t.tile.kv.end);
+      for (Range q{t.tile.q.begin, 0}; q.begin < t.tile.q.end; q.begin = q.end) {
+        q.end = std::min(q.begin + kLanes, t.tile.q.end);
+        const Tile block{t.tile.batch, t.tile.head, q, kv};
+        const Coverage coverage = masked ? mods.coverage(block) : Coverage::all;
+        if (coverage == Coverage::some)
+          pairs_of_block<true>(mods, t.part(block));
+        else if (coverage == Coverage::none)
+          drop_block(t.part(block));
+        else if constexpr (Mods::kHasScores)
+          pairs_of_block<false>(mods, t.part(block));
+      }
+    }
+  }
+
+ private:
+  /// A block has as many keys as an AVX-512 vector has floats, so that a diagonal crosses few blocks. Words of masks
+  /// have as many bits.
+  static constexpr Index kBlockKeys = 16;
+
+  template <bool kMasked>
+  static ATTN_INLINE void pairs_of_block(const Mods& mods, const ScoreTile<T>& t) {
+    Position p{t.tile.batch, t.tile.head, t.tile.q.begin, 0};
+    T *row = t.scores, *slopes = t.slopes;
+    const Index step = kSlopes ? t.stride : 0;
+    if constexpr (kMasked && has_words_of_pairs<Mods>)
+      if (t.tile.q.size() == kLanes) return words_of_block(mods, t);
+    if (t.tile.q.size() == kLanes) {
+      for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
+        vector_of_pairs<kMasked>(mods, row, slopes, p);
+      return;
+    }
+    // Mods only see pairs that exist: a lambda may use the position to index its own memory.
+    for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
+      for (p.q = t.tile.q.begin; p.q < t.tile.q.end; ++p.q) {
+        const Index i = p.q - t.tile.q.begin;
+        pair<kMasked>(mods, row[i], kSlopes ? slopes + i : nullptr, p);
+      }
+  }
+
+  /// pairs_of_block() for masks that evaluate 16 keys at once.
+  static ATTN_INLINE void words_of_block(const Mods& mods, const ScoreTile<T>& t) {
+    using Int = typename V::Int;
+    Position p{t.tile.batch, t.tile.head, t.tile.q.begin, t.tile.kv.begin};
+    Array<Int, kLanes> words;
+    mods.template words<kLanes>(p, t.tile.kv.size(), words);
+    T *row = t.scores, *slopes = t.slopes;
+    for (Index j = 0; j < t.tile.kv.size(); ++j, ++p.kv, row += t.stride, slopes += kSlopes ? t.stride : 0) {
+      if constexpr (Mods::kHasScores) vector_of_pairs<false>(mods, row, slopes, p);
+      const Int bit = static_cast<Int>(Int(1) << j);
+      Array<Int, kLanes> kept;
+      if constexpr (Mods::kHasPairwiseMasks)
+        for (int i = 0; i < kLanes; ++i)
+          kept[i] =
+              -static_cast<Int>(mods.keep_beside_words(Position{p.batch, p.head, p.q + i, p.kv})) & words[i] & bit;
+      else
+        for (int i = 0; i < kLanes; ++i) kept[i] = words[i] & bit;
+      drop_where_zero<V>(row, kept);
+    }
+  }
+
+  static ATTN_INLINE void drop_block(const ScoreTile<T>& t) {
+    for (Index j = 0; j < t.tile.kv.size(); ++j)
+      std::fill_n(t.scores + j * t.stride, t.tile.q.size(), -std::numeric_limits<T>::infinity());
+  }
+
+  template <bool kMasked>
+  static ATTN_INLINE void pair(const Mods& mods, T& x, [[maybe_unused]] T* slope, const Position& p) {
+    if constexpr (Mods::kHasScores && kSlopes) {
+      const Dual<T> y = mods.score(Dual<T>(x, T(1)), p);
+      x = y.value, *slope = y.slope;
+    } else if constexpr (Mods::kHasScores) {
+      x = mods.score(x, p);
+    }
+    if constexpr (kMasked) x = mods.keep(p) ? x : -std::numeric_limits<T>::infinity();
+  }
+
+  template <bool kMasked>
+  static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, [[maybe_unused]] T* slopes, const Position& p) {
+    using Int = typename V::Int;
+    if constexpr (Mods::kHasScores && kSlopes) {
+      Array<T, kLanes> x, slope;
+      for (int i = 0; i < kLanes; ++i) {
+        const Dual<T> y = mods.score(Dual<T>(scores[i], T(1)), Position{p.batch, p.head, p.q + i, p.kv});
+        x[i] = y.value, slope[i] = y.slope;
+      }
+      for (int i = 0; i < kLanes; ++i) scores[i] = x[i];
+      for (int i = 0; i < kLanes; ++i) slopes[i] = slope[i];
+    } else if constexpr (Mods::kHasScores) {
+      Array<T, kLanes> x;
+      for (int i = 0; i < kLanes; ++i) x[i] = mods.score(scores[i], Position{p.batch, p.head, p.q + i, p.kv});
+      for (int i = 0; i < kLanes; ++i) scores[i] = x[i];
+    }
+    if constexpr (kMasked) {
+      Array<Int, kLanes> kept;
+      for (int i = 0; i < kLanes; ++i) kept[i] = -static_cast<Int>(mods.keep(Position{p.batch, p.head, p.q + i, p.kv}));
+      drop_where_zero<V>(scores, kept);
+    }
+  }
+};
+
+/// ModLoops compiled for a set of vectors. `flatten` inlines the caller's lambdas, so that they too are compiled for
+/// that set; `noinline` keeps the functions out of their callers, where vectors would become as narrow as -march=native
+/// prefers.
+template <VectorSet, class Loops>
+struct CompiledMods;
+#define ATTN_COMPILED_MODS(set, target, ...)                                                              \
+  template <class Loops>                                                                                  \
+  struct CompiledMods<VectorSet::set, Loops> {                                                            \
+    template <class Mods, class ScoreTile>                                                                \
+    target __attribute__((flatten, noinline)) static void all_pairs(const Mods& mods, const ScoreTile& t, \
+                                                                    bool masked) {                        \
+      Loops::all_pairs(mods, t, masked);                                                                  \
+    }                                                                                                     \
+    template <class Mods>                                                                                 \
+    target __attribute__((flatten, noinline)) static Coverage examine(const Mods& mods, const Tile& t) {  \
+      return Loops::examine(mods, t);                                                                     \
+    }                                                                                                     \
+  };
+ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED_MODS)
+#undef ATTN_COMPILED_MODS
+
+template <class T, ModsOfCall Mods>
+class TileModsOf final : public TileMods<T> {
+ public:
+  explicit TileModsOf(const Mods& mods) : mods_(mods) {}
+
+  Range kv_range(const Tile& tile) const override { return mods_.of(tile.batch).kv_range(tile); }
+  Coverage coverage(VectorSet vectors, const Tile& tile) const override {
+    const Coverage hint = mods_.of(tile.batch).coverage(tile);
+    if constexpr (Mods::kIsOpaque)
+      if (hint == Coverage::some) return examine(vectors, tile);
+    return hint;
+  }
+  bool has_scores() const override { return Mods::kHasScores; }
+  double sink(Index head) const override { return mods_.of(0).sink(head); }
+
+  void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const override {
+    with_vectors<T>(vectors, [&]<VectorSet kSet>() {
+      Compiled<kSet>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile}, masked);
+    });
+  }
+
+  long double kept_factor() const override {
+    if constexpr (Mods::kHasDropout) return mods_.of(0).kept_factor();
+    return 1;
+  }
+  void drop_weights([[maybe_unused]] VectorSet vectors, [[maybe_unused]] T* weights, [[maybe_unused]] WeightOrder order,
+                    [[maybe_unused]] Index queries, [[maybe_unused]] const Tile& tile) const override {
+    if constexpr (Mods::kHasDropout) {
+      const auto& own = mods_.of(tile.batch);
+      own.each_dropout([&](const DropoutMod& mod) {
+        detail::drop_weights(vectors, weights, order, queries, tile.kv.size(), own.grid(tile), mod);
+      });
+    }
+  }
+
+  Coverage examine(VectorSet vectors, const Tile& tile) const {
+    return with_vectors<T>(vectors,
+                           [&]<VectorSet kSet>() { return Compiled<kSet>::examine(mods_.of(tile.batch), tile); });
+  }
+
+ private:
+  /// The type of the mods of one batch element.
+  using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
+  template <VectorSet kSet>
+  using Compiled = CompiledMods<kSet, ModLoops<T, Own, kVectorBytes<kSet>>>;
+
+  const Mods& mods_;
+};
+
+template <class T, class Mods>
+using TileModsIfAny = MadeIfAny<TileMods<T>, TileModsOf<T, Mods>, !changes_nothing<Mods>>;
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -1,0 +1,188 @@
+// Conversions of vectors of floats to and from 16-bit floats, and from 8-bit integers.
+#pragma once
+
+#include <cstring>
+
+#include "attn/core/base/cpu.h"
+#if ATTN_NEON
+#include <arm_neon.h>
+#endif
+
+#include "attn/core/simd/vec.h"
+#include "attn/core/tensor/dtype.h"
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Rounds to bf16 and stores the result in the lower half of each lane.
+template <class Bits, class V>
+ATTN_INLINE void round_to_bf16(Bits& rounded, const V& x) {
+  const Bits bits = (Bits)x, is_nan = (Bits)(x != x);
+  // Adds half a unit in the last place of the upper 16 bits, or slightly less if they are even (ties to even). A NaN
+  // keeps its upper bits instead, because the addition could turn it into inf.
+  const Bits up = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits | 0x400000u) >> 16;
+  rounded = (is_nan & quiet) | (~is_nan & up);
+}
+
+/// Conversions of vectors of floats of `Bytes` bytes. These functions lack the instruction set of the kernels that they
+/// are inlined into. In such functions, g++ 12 splits __builtin_convertvector into single lanes, and clang 14 rejects
+/// inline assembly with wide registers. So each compiler gets the form that it handles.
+template <int Bytes>
+struct HalfVec {
+  using V = Vec<float, Bytes>;
+  using Raw = typename V::Raw;
+  using Bits = typename RawVec<float, Bytes, std::uint32_t>::type;
+  static constexpr int kLanes = V::kLanes;
+
+  /// Converts kLanes f16 values exactly.
+  static ATTN_INLINE V widen_f16(const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      Bits bits;
+      load_upper(bits, from);
+      const Bits sign = bits & 0x80000000u, magnitude = (bits ^ sign) >> 3;
+      // The exponent is still biased by 15 instead of 127, which kShift corrects. The highest exponent means inf or
+      // NaN.
+      constexpr float kShift = 0x1p112f;
+      const Bits special = (Bits)(magnitude >= (31u << 23)) & 0x7f800000u;
+      return {(Raw)((Bits)((Raw)magnitude * kShift) | special | sign)};
+    } else {
+#if defined(__clang__)
+      typedef __fp16 Half __attribute__((ext_vector_type(kLanes)));
+      typedef float Wide __attribute__((ext_vector_type(kLanes)));
+      Half half;
+      std::memcpy(&half, from, sizeof(half));
+      return {(Raw) __builtin_convertvector(half, Wide)};
+#else
+      Raw wide;
+      asm("vcvtph2ps %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
+      return {wide};
+#endif
+    }
+  }
+
+  static ATTN_INLINE V widen_bf16(const std::byte* from) {
+    Bits bits;
+    load_upper(bits, from);
+    return {(Raw)bits};
+  }
+
+  /// Converts kLanes 8-bit integers.
+  static ATTN_INLINE V widen_i8(const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      Array<float, kLanes> lanes;
+      for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<float>(static_cast<std::int8_t>(from[i]));
+      return V::load(lanes);
+    } else {
+#if defined(__clang__)
+      typedef std::int8_t Small __attribute__((ext_vector_type(kLanes)));
+      typedef float Wide __attribute__((ext_vector_type(kLanes)));
+      Small small;
+      std::memcpy(&small, from, sizeof(small));
+      return {(Raw) __builtin_convertvector(small, Wide)};
+#else
+      Raw wide;
+      asm("vpmovsxbd %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::int8_t>*>(from)));
+      asm("vcvtdq2ps %0, %0" : "+v"(wide));
+      return {wide};
+#endif
+    }
+  }
+
+  /// Rounds to nearest, ties to even.
+  static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) {
+    if constexpr (Bytes == 16) {
+      Array<float, kLanes> lanes;
+      x.store(lanes);
+      for (int i = 0; i < kLanes; ++i) store_number(DType::f16, to + 2 * i, lanes[i]);
+    } else {
+#if defined(__clang__)
+      typedef __fp16 Half __attribute__((ext_vector_type(kLanes)));
+      typedef float Wide __attribute__((ext_vector_type(kLanes)));
+      const Half half = __builtin_convertvector((Wide)x.raw, Half);
+      std::memcpy(to, &half, sizeof(half));
+#else
+      asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<InMemory<std::uint16_t>*>(to)) : "v"(x.raw));
+#endif
+    }
+  }
+
+  static ATTN_INLINE void narrow_bf16(std::byte* to, const V& x) {
+    Bits rounded;
+    round_to_bf16(rounded, x.raw);
+    Array<std::uint32_t, kLanes> lanes;
+    std::memcpy(lanes, &rounded, sizeof(lanes));
+    Array<std::uint16_t, kLanes> halves;
+    for (int i = 0; i < kLanes; ++i) halves[i] = static_cast<std::uint16_t>(lanes[i]);
+    std::memcpy(to, halves, sizeof(halves));
+  }
+
+ private:
+  template <class Number>
+  struct __attribute__((may_alias)) InMemory {
+    Array<Number, kLanes> numbers;
+  };
+
+  /// Loads 16-bit values into the upper halves of the lanes, which turns bf16 into float.
+  static ATTN_INLINE void load_upper(Bits& bits, const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      typedef std::uint16_t Halves __attribute__((vector_size(16)));
+      typedef std::uint64_t Words __attribute__((vector_size(16)));
+      Words words = {};
+      std::memcpy(&words, from, 8);
+      bits = (Bits)__builtin_shufflevector((Halves)words, Halves{}, 8, 0, 8, 1, 8, 2, 8, 3);
+    } else {
+#if defined(__clang__)
+      typedef std::uint16_t Halves __attribute__((ext_vector_type(kLanes)));
+      typedef std::uint32_t Wide __attribute__((ext_vector_type(kLanes)));
+      Halves halves;
+      std::memcpy(&halves, from, sizeof(halves));
+      bits = (Bits)(__builtin_convertvector(halves, Wide) << 16);
+#else
+      Bits wide;
+      asm("vpmovzxwd %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
+      bits = wide << 16;
+#endif
+    }
+  }
+};
+
+#if ATTN_NEON
+/// NEON conversions of a few instructions each. narrow_bf16 does not use the instruction of FEAT_BF16, which needs
+/// compiler flags.
+template <>
+struct HalfVec<16> {
+  using V = Vec<float, 16>;
+  using Raw = V::Raw;
+
+  static ATTN_INLINE V widen_f16(const std::byte* from) {
+    float16x4_t half;
+    std::memcpy(&half, from, sizeof(half));
+    return {(Raw)vcvt_f32_f16(half)};
+  }
+  static ATTN_INLINE V widen_bf16(const std::byte* from) {
+    uint16x4_t half;
+    std::memcpy(&half, from, sizeof(half));
+    return {(Raw)vshll_n_u16(half, 16)};
+  }
+  static ATTN_INLINE V widen_i8(const std::byte* from) {
+    std::uint32_t four;
+    std::memcpy(&four, from, sizeof(four));
+    return {(Raw)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))))};
+  }
+  static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) {
+    const float16x4_t half = vcvt_f16_f32((float32x4_t)x.raw);
+    std::memcpy(to, &half, sizeof(half));
+  }
+  static ATTN_INLINE void narrow_bf16(std::byte* to, const V& x) {
+    uint32x4_t rounded;
+    round_to_bf16(rounded, (float32x4_t)x.raw);
+    const uint16x4_t half = vmovn_u32(rounded);
+    std::memcpy(to, &half, sizeof(half));
+  }
+};
+#endif
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
+
+#if ATTN_X86 && defined(ATTN_SOFTWARE_AVX512)
+#include <support/software_avx512.h>
+#endif

@@ -1,0 +1,213 @@
+// The attention of a layer's heads and the layer's result, with and without a cache.
+#pragma once
+
+#include <utility>
+
+#include "attn/cache/append_undo.h"
+#include "attn/layers/extra_keys.h"
+#include "attn/layers/multi_head_cache.h"
+#include "attn/layers/output_gate.h"
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Results of the heads: whatever is requested, and the input of the output projection, which is `gated` if there is a
+/// gate, and `joined` otherwise.
+template <class T>
+struct HeadResults : MultiHeadResult<Tensor<T, 3>, T> {
+  Tensor<T, 3> gated;
+};
+
+inline bool gives_lse(const MultiHeadOptions& options) { return options.lse || options.keep; }
+/// Whether a call computes the lse: if it is requested, or if attention continues over added keys.
+template <class T>
+bool needs_lse(const ExtraKeys<T>& extra, const MultiHeadOptions& options) {
+  return gives_lse(options) || (extra.count() > 0 && !options.attention.normaliser.sigmoid_bias());
+}
+inline bool gives_heads(const MultiHeadOptions& options) { return options.heads || options.keep; }
+
+/// Allocates the results of queries q.
+template <class T>
+HeadResults<T> allocate_results(const MultiHeadParameters<T>& layer, const ExtraKeys<T>& extra,
+                                const TensorView<T, 4>& q, const MultiHeadOptions& options) {
+  HeadResults<T> r;
+  r.joined = Tensor<T, 3>::uninitialized({q.dim(0), q.dim(2), q.dim(1) * layer.config().v_head_dim});
+  if (needs_lse(extra, options)) r.lse = Tensor<computed_t<T>, 3>::uninitialized({q.dim(0), q.dim(1), q.dim(2)});
+  return r;
+}
+
+/// Returns a copy of heads without gaps.
+template <class T>
+Tensor<T, 4> copied(const TensorView<T, 4>& heads, const Executor& executor) {
+  auto copy = Tensor<T, 4>::uninitialized(heads.shape());
+  const Index count = heads.dim(1), len = heads.dim(2), dim = heads.dim(3);
+  Workers({kFlopsToMove * static_cast<double>(heads.size())}, executor).run(heads.dim(0) * count, [&](Index head, int) {
+    for (Index i = 0; i < len; ++i)
+      std::copy_n(&heads(head / count, head % count, i, 0), dim, copy.data() + (head * len + i) * dim);
+  });
+  return copy;
+}
+
+/// Calls run(out), or run(out, lse) if the lse is needed, with `out` split into heads, and continues the results over
+/// the added keys. With options.keep, `joined` also keeps its elements before rounding, for backward().
+template <class T, class Run>
+void with_results(HeadResults<T>& r, const ExtraKeys<T>& extra, const TensorView<T, 4>& q,
+                  const MultiHeadOptions& options, const Run& run) {
+  const Index dim = r.joined.dim(2) / q.dim(1);
+  const auto in_heads = [&](auto* numbers) {
+    const auto out = bshd(numbers, q.dim(0), q.dim(2), q.dim(1), dim);
+    const auto compute = [&](auto&... result) {
+      run(result...);
+      if (extra.count() > 0) extra.attend(q, of_heads(options), result...);
+    };
+    needs_lse(extra, options) ? compute(out, r.lse) : compute(out);
+  };
+  if constexpr (is_rounded<Tensor<T, 3>>)  // attention over added keys continues from unrounded results
+    if (options.keep || extra.count() > 0)
+      return with_unrounded_output<computed_t<T>>(r.joined, options.attention, in_heads);
+  in_heads(r.joined.data());
+}
+
+/// Applies the gate to the results of the heads, if there is one.
+template <class T>
+void apply_gate(HeadResults<T>& r, const ProjectedHeads<T>& heads, const MultiHeadOptions& options) {
+  if (heads.gate().dim(1) == 0) return;
+  r.gated = gated(r.joined, heads.gate(), options.attention.executor);
+  if (!options.keep) r.joined = {};
+}
+
+/// Computes the heads of a call without a cache.
+template <class T, class M>
+HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const M& mods,
+                        const MultiHeadOptions& options) {
+  const Problem sizes = sizes_of(inputs, options.attention);
+  const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::value, options.attention);
+  if (const auto& rope = layer.config().rope)
+    rotate_heads(heads.query(), heads.key(), sizes, options.attention.executor,
+                 [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate(tokens, first); });
+  const TensorView<T, 4>&q = heads.query(), &k = heads.key(), &v = heads.value();
+  const ExtraKeys<T> extra(layer);
+  HeadResults<T> r = allocate_results(layer, extra, q, options);
+  TensorView<T, 4> own_weights, extra_weights;
+  if (options.weights) {
+    r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), sizes.kv_len + extra.count()});
+    const auto columns = [&](Index first, Index count) {
+      return r.weights.view().part(first, {q.dim(0), q.dim(1), q.dim(2), count}, r.weights.view().strides());
+    };
+    own_weights = columns(0, sizes.kv_len);
+    extra_weights = columns(sizes.kv_len, extra.count());
+  }
+  const Options inner = of_heads(options);
+  const CheckedCall call(q, k, v, mods, inner, Outputs::own, layer.config().rope.has_value());
+  Tensor<computed_t<T>, 3> own_lse;  // over the keys of the call alone
+  with_results(r, extra, q, options, [&](auto&... result) {
+    if (options.weights || options.path == Path::naive)
+      call.naive(inner.executor, own_weights, result...);
+    else
+      flash(call.tensors(result...), call.mods, inner);
+    if (options.weights && extra.count() > 0) own_lse = r.lse;
+  });
+  if (options.weights && extra.count() > 0) {
+    if (own_lse.size() > 0) ExtraKeys<T>::rescale_weights(own_weights, own_lse, r.lse);
+    extra.weights(q, inner, r.lse, extra_weights);
+  }
+  apply_gate(r, heads, options);
+  if (gives_heads(options)) {
+    r.query = copied(q, inner.executor);
+    r.key = copied(k, inner.executor);
+    r.value = copied(v, inner.executor);
+  }
+  return r;
+}
+
+/// Computes the heads of a call with tokens x over a cache. Keys and values of `heads`, if any, have been appended
+/// already.
+template <class T, class X, class M>
+HeadResults<T> attended_over(const MultiHeadParameters<T>& layer, const X& x, const ProjectedHeads<T>& heads,
+                             const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
+  require(options.path == Path::flash && !options.weights,
+          "a call over a cache supports neither the naive path nor weights; request lse and heads, from which "
+          "for_each_weight_tile() computes the weights");
+  require(!options.keep,
+          "a call over a cache has no backward(), so MultiHeadOptions::keep must be off; for gradients, call the layer "
+          "with query, key and value");
+  const TensorView<T, 4>& q = heads.query();
+  const ExtraKeys<T> extra(layer);
+  HeadResults<T> r = allocate_results(layer, extra, q, options);
+  const Options inner = of_heads(options);
+  const auto queries = as_given(x, q);
+  CheckedSequences call(queries, batch, mods, inner);
+  with_results(r, extra, q, options,
+               [&](auto&... result) { run_passes(call.passes(result...), inner, inner.workspace); });
+  apply_gate(r, heads, options);
+  if (options.heads) {
+    r.query = rotated_copy(x, q, batch, inner);
+    if (heads.key().dim(3) > 0) {
+      r.key = rotated_copy(x, heads.key(), batch, {});
+      r.value = Tensor<T, 4>(heads.value());
+    }
+  }
+  return r;
+}
+
+/// Computes the layer's result: the output projection of the heads' results, shaped like a query of type Q.
+template <class Q, class T>
+auto join_heads(const MultiHeadParameters<T>& layer, HeadResults<T>&& r, const MultiHeadOptions& options) {
+  const Tensor<T, 3>& joined = layer.config().output_gate ? r.gated : r.joined;
+  auto all = Tensor<T, 3>::uninitialized({joined.dim(0), joined.dim(1), layer.config().embed_dim});
+  layer.output_projection()(joined.data(), all.data(), all.dim(0) * all.dim(1), options.attention);
+  auto out = result_like<Q>(std::move(all));
+  if (!options.keep) r.joined = {};
+  if (!gives_lse(options)) r.lse = {};
+  return MultiHeadResult<decltype(out), T>{std::move(out),     std::move(r.weights), std::move(r.lse),
+                                           std::move(r.query), std::move(r.key),     std::move(r.value),
+                                           std::move(r.joined)};
+}
+
+/// Computes the layer's result for tokens x over a cache; see attended_over().
+template <class T, class X, class M>
+auto result_over(const MultiHeadParameters<T>& layer, const X& x, const ProjectedHeads<T>& heads,
+                 const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
+  using Q = typename QueryRows<X>::Tensor;
+  return join_heads<Q>(layer, attended_over(layer, x, heads, batch, mods, options), options);
+}
+
+/// Appends tokens x to a cache and computes the layer's result for them. If it throws, the cache is as it was before,
+/// except that tokens may have left a window.
+template <class T, class X, class Cache, class M>
+auto append_and_attend(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs, Cache& cache,
+                       const M& mods, const MultiHeadOptions& options) {
+  check_inputs<T>(layer.config(), inputs);
+  check_cache(layer, x, inputs[0], cache.view());
+  const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::value, options.attention);
+  AppendUndo undo(cache);  // first, because its constructor slides windows
+  AppendOptions appended;
+  if (const auto depths = tree_depths(mods); !depths.empty())
+    appended.positions = positions_of_nodes(x, heads.key(), depths, cache.view());
+  append_heads(cache, x, heads, appended);
+  auto result = result_over(layer, x, heads, cache.view(), mods, options);
+  undo.keep();
+  return result;
+}
+
+/// Computes the layer's result for tokens x over the contents of a cache.
+template <class T, class X, class M>
+auto attend_only(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs,
+                 const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
+  check_features("query", inputs[0], layer.config().embed_dim, "embed_dim");
+  check_cache(layer, x, inputs[0], batch);
+  const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::query, options.attention);
+  return result_over(layer, x, heads, batch, mods, options);
+}
+
+/// Appends the keys and values of tokens x to a cache.
+template <class T, class X, class Cache>
+void append_only(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs, Cache& cache,
+                 const Options& options) {
+  const MultiHeadConfig& config = layer.config();
+  check_features("key", inputs[1], config.key_dim, "key_dim");
+  check_features("value", inputs[2], config.value_dim, "value_dim");
+  check_cache(layer, x, inputs[1], cache.view());
+  append_heads(cache, x, normalised_heads(layer, inputs, Input::key, Input::value, options));
+}
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

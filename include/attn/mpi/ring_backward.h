@@ -1,0 +1,238 @@
+// Gradients of attention over ranks: keys pass from rank to rank as in the forward pass, and their gradients are sent
+// back.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "attn/core/backward/checked_backward.h"
+#include "attn/mpi/ring_forward.h"
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Calls visit(matrix of `to`, matrix of `from`) for each head of two tensors of the same shape.
+template <class T, class U, class Visit>
+void for_each_head(const DTypeView<T>& to, const DTypeView<U>& from, const Visit& visit) {
+  for (Index b = 0; b < to.dim(0); ++b)
+    for (Index h = 0; h < to.dim(1); ++h) visit(to.matrix(b, h), from.matrix(b, h));
+}
+template <class T>
+void add_rows(const DTypeView<T>& to, const DTypeView<T>& from) {
+  for_each_head(to, from, [](auto&& sum, const auto& part) { sum += part; });
+}
+template <class T>
+void set_zero(const DTypeView<T>& t) {
+  for_each_head(t, t, [](auto&& rows, const auto&) { rows.setZero(); });
+}
+
+/// The arguments and results of a backward call on one rank.
+template <class T>
+struct RingGradients {
+  DTypeView<const T> out, grad_out;
+  TensorView<const T, 3> lse, grad_lse;
+  LseRests<T> lse_rests;
+  DTypeView<T> grad_q, grad_k, grad_v;
+  bool has_grad_lse = false;  ///< the same on all ranks, even those without rows
+};
+
+/// A backward call on one rank.
+template <class Call, class T>
+class RingBackward {
+  using Mods = PlacedMods<typename Call::Mods>;
+
+ public:
+  RingBackward(Call& call, mpi::Layout layout, const RingGradients<T>& arrays, const RingPlan& plan,
+               const Options& options, mpi::Traffic& traffic)
+      : call_(call),
+        layout_(layout),
+        arrays_(arrays),
+        plan_(plan),
+        options_(options),
+        traffic_(traffic),
+        q_tokens_(layout, call.whole.q_len, call.comm.rank(), call.comm.ranks()),
+        kv_tokens_(layout, call.whole.kv_len, call.comm.rank(), call.comm.ranks()),
+        messages_(call.comm),
+        keys_(messages_, call.k, call.v, kv_tokens_, plan),
+        own_(own_parcels()),
+        grad_q_(arrays.grad_q),
+        grad_k_(arrays.grad_k),
+        grad_v_(arrays.grad_v),
+        buffers_{room(most_keys()), room(most_keys())},
+        arriving_(room(most_outgoing())) {
+    for (const auto* gradient : {&grad_q_, &grad_k_, &grad_v_}) set_zero(gradient->sum);
+    traffic_.bytes_held = keys_.bytes() + buffers_[0].bytes() + buffers_[1].bytes() + arriving_.bytes();
+  }
+
+  void run() {
+    keys_.receive();
+    poll();
+    if constexpr (Mods::kLearns) call_.failure.guard([&] { learn_sinks(); });
+    for (const Parcel& parcel : own_) meet(parcel, keys_.own_keys(parcel), keys_.own_values(parcel));
+    // This rank's gradients are added first, then those of others in the planned order, so that sums are the same in
+    // every run.
+    accepts_ = true;
+    for (std::size_t i = 0; i < plan_.incoming.size(); ++i) {
+      wait([&] { return keys_.has_arrived(i); });
+      keys_.receive();
+      meet(plan_.incoming[i], keys_.keys(i), keys_.values(i));
+    }
+    wait([&] {
+      return keys_.has_sent_all() && accepted_ == plan_.outgoing.size() && buffers_[0].pending == 0 &&
+             buffers_[1].pending == 0;
+    });
+    traffic_.bytes_sent = messages_.bytes_sent();
+    call_.failure.guard([&] {
+      for (const auto* gradient : {&grad_q_, &grad_k_, &grad_v_}) gradient->end(options_);
+    });
+  }
+
+ private:
+  /// This rank's keys are split into parcels too, so that their gradients fit into the same memory.
+  std::vector<Parcel> own_parcels() const {
+    std::vector<Parcel> own;
+    Need all;
+    for (int part = 0; part < 2; ++part) all.set(part, {0, kv_tokens_.part(part).count});
+    add_parcels(own, call_.comm.rank(), all, kv_tokens_.rows());
+    return own;
+  }
+  Index most_keys() const {
+    Index most = plan_.most_rows;
+    for (const Parcel& parcel : own_) most = std::max(most, parcel.rows.size());
+    return most;
+  }
+  Index most_outgoing() const {
+    Index most = 0;
+    for (const Parcel& parcel : plan_.outgoing) most = std::max(most, parcel.rows.size());
+    return most;
+  }
+  KvBuffer<T> room(Index rows) const { return KvBuffer<T>(call_.k, call_.v, rows, true); }
+
+  void poll() {
+    messages_.poll();
+    keys_.advance();
+    while (accepts_ && accepted_ < plan_.outgoing.size() && arriving_.pending == 0) accept();
+  }
+  template <class Condition>
+  void wait(const Condition& condition) {
+    traffic_.seconds_waited += wait_for([&] {
+      poll();
+      return condition();
+    });
+  }
+
+  /// Begins to receive the next gradients, or adds those that have arrived to this rank's own.
+  void accept() {
+    const Parcel& parcel = plan_.outgoing[accepted_];
+    const Index rows = parcel.rows.size();
+    if (!receives_) {
+      receives_ = true;
+      messages_.receive(arriving_.keys(rows), parcel.rank, MessageKind::key_gradients, arriving_.pending);
+      messages_.receive(arriving_.values(rows), parcel.rank, MessageKind::value_gradients, arriving_.pending);
+    } else {
+      add_to_own(parcel, arriving_);
+      receives_ = false;
+      ++accepted_;
+    }
+  }
+  void add_to_own(const Parcel& parcel, KvBuffer<T>& gradients) {
+    const Index first = kv_tokens_.first_row(parcel.part) + parcel.rows.begin, rows = parcel.rows.size();
+    add_rows(rows_of_tensor(grad_k_.sum, first, rows), gradients.keys(rows));
+    add_rows(rows_of_tensor(grad_v_.sum, first, rows), gradients.values(rows));
+  }
+
+  /// Computes the gradients that result from this rank's queries and some keys, and sends the gradients of the keys to
+  /// the rank that has these keys.
+  void meet(const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
+    const Index rows = parcel.rows.size();
+    KvBuffer<T>& room = buffers_[met_++ % buffers_.size()];
+    wait([&] { return room.pending == 0; });
+    call_.failure.guard([&] {
+      const Progression tokens = tokens_of(parcel, layout_, call_.whole.kv_len, call_.comm.ranks());
+      set_zero(room.keys(rows));
+      set_zero(room.values(rows));
+      for (int part = 0; part < 2; ++part) {
+        const Place place{q_tokens_.part(part), tokens, {}, false};
+        if (!needed_rows(*call_.mods, call_.whole, place).empty()) differentiate(place, part, k, v, room, true);
+      }
+      if (parcel.rank == call_.comm.rank()) add_to_own(parcel, room);
+    });
+    if (parcel.rank == call_.comm.rank()) return;
+    messages_.send(as_const(room.keys(rows)), parcel.rank, MessageKind::key_gradients, room.pending);
+    messages_.send(as_const(room.values(rows)), parcel.rank, MessageKind::value_gradients, room.pending);
+  }
+
+  /// Adds the gradients of sinks: calls backward() without keys for each part of the queries, before any keys are
+  /// processed, so that each query contributes exactly once. These calls also initialise grad_q.
+  void learn_sinks() {
+    KvBuffer<T> none = room(0);
+    const DTypeView<const T> k = rows_of_tensor(call_.k, 0, 0), v = rows_of_tensor(call_.v, 0, 0);
+    for (int part = 0; part < 2; ++part) differentiate({q_tokens_.part(part), {}, {}, true}, part, k, v, none, false);
+  }
+
+  /// Computes the gradients of some queries and keys. If `accumulates`, they are added to those in grad_q and `to`.
+  void differentiate(const Place& place, int part, const DTypeView<const T>& k, const DTypeView<const T>& v,
+                     KvBuffer<T>& to, bool accumulates) {
+    const Index row = q_tokens_.first_row(part), rows = place.q.count, keys = place.kv.count;
+    const Problem problem = problem_of_part(call_.own, rows, keys);
+    const auto of_queries = [&](const auto& t) { return rows_of_tensor(t, row, rows); };
+    const auto of_lse = [&](const TensorView<const T, 3>& lse) {
+      return lse.data() == nullptr ? lse : lse.slice(2, row, row + rows);
+    };
+    const Mods mods(*call_.mods, call_.whole, place);
+    const BackwardMods<T, Mods> seen(mods, problem);
+    backward<T>({{{}, {}, of_queries(call_.q), k, v, problem, kKernelChoice<T>},
+                 of_queries(arrays_.out),
+                 of_queries(arrays_.grad_out),
+                 of_lse(arrays_.lse),
+                 of_lse(arrays_.grad_lse),
+                 arrays_.lse_rests,
+                 of_queries(grad_q_.sum),
+                 to.keys(keys),
+                 to.values(keys),
+                 seen.tile(),
+                 seen.slopes(),
+                 seen.learned(),
+                 {},
+                 accumulates},
+                part_options(options_, problem, accumulates, [this] { poll(); }));
+  }
+
+  Call& call_;
+  const mpi::Layout layout_;
+  const RingGradients<T>& arrays_;
+  const RingPlan& plan_;
+  const Options& options_;
+  mpi::Traffic& traffic_;
+  const RankTokens q_tokens_, kv_tokens_;
+  Messages messages_;
+  PassingKeys<T> keys_;
+  const std::vector<Parcel> own_;
+  AccumulatedTensor<T> grad_q_, grad_k_, grad_v_;
+  std::array<KvBuffer<T>, 2> buffers_;  ///< gradients of keys that are being computed or sent
+  KvBuffer<T> arriving_;                ///< gradients of this rank's keys
+  std::size_t met_ = 0, accepted_ = 0;
+  bool accepts_ = false, receives_ = false;
+};
+
+template <class Call, class T>
+void ring_backward(Call& call, mpi::Layout layout, const RingGradients<T>& arrays, const Options& options,
+                   mpi::Traffic& traffic) {
+  const RingPlan plan = plan_of(call, layout);
+  std::optional<RingBackward<Call, T>> work;
+  call.failure.guard([&] { work.emplace(call, layout, arrays, plan, options, traffic); });
+  end_together(call.comm, call.failure);
+  work->run();
+  end_together(call.comm, call.failure);
+}
+
+/// Returns grad_out itself, or the one in {grad_out, grad_lse}.
+template <class G>
+decltype(auto) gradient_of_out(const G& g) {
+  if constexpr (WholeResult<G>)
+    return (g.out);
+  else
+    return (g);
+}
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

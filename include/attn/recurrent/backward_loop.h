@@ -1,0 +1,486 @@
+// Backward pass of a recurrence. It visits chunks from the last to the first, each with the state before it, which a
+// forward pass has kept.
+#pragma once
+
+#include "attn/recurrent/chunk_work.h"
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+template <class T>
+struct RecurrenceBackwardCall {
+  const RecurrenceCall<T>& forward;  ///< its output and state are not used
+  DTypeView<const T> grad_out;
+  DTypeView<T> grad_q, grad_k, grad_v;
+  DTypeView<T> grad_gate{}, grad_beta{};  ///< shaped like gate and beta; null if the call has none
+  StateMemory<const T> before{};          ///< the state that the call began with; null if it was 0
+  /// The gradient of the state after the call, which is replaced by the gradient of the state before the call. Null if
+  /// the loss depends on neither state.
+  StateMemory<T> grad_state{};
+};
+
+/// A chunk of a run, and the index of the state before it among those that are kept.
+struct KeptChunk {
+  TokenChunk tokens;
+  Index state;
+};
+
+/// Number of states and chunks of a run that a worker keeps.
+struct KeptOfRun {
+  Index states;
+  Index chunks;
+};
+
+/// A worker's memory for one head of keys and values, in addition to that of the forward pass.
+template <class T>
+struct RecurrenceBackwardMemory {
+  KeptChunk* chunks;        ///< (chunks kept)
+  Block<T> states;          ///< (states kept, features * v_dim + features)
+  HeadState<T> grad_state;  ///< the gradient of the state after the current chunk, then before it
+  Block<T> transposed;      ///< (v_dim, features): a state or its gradient, transposed
+  T* columns;               ///< (v_dim, tokens): values transposed
+  Block<T> grad_out, grad_value, grad_key, grad_query, seen, sums, decayed, grad_raw, grad_scores, grad_gates;
+  T* numbers;   ///< (tokens)
+  T* entering;  ///< (tokens): with token gates, gradients of the log decays from before the chunk to each token
+  T* leaving;   ///< (tokens): with token gates, gradients of the log decays from each token to the chunk's end
+  T* gates;     ///< (tokens)
+
+  static RecurrenceBackwardMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call, const KeptOfRun& kept) {
+    const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
+    const bool by_feature = call.gates == Gates::of_features;
+    RecurrenceBackwardMemory m;
+    m.chunks = arena.template take_as<KeptChunk>(kept.chunks);
+    arena.align();
+    m.states = take_block(arena, kept.states, call.size_of_state() + f);
+    m.grad_state = HeadState<T>::take(arena, call);
+    m.transposed = take_block(arena, v, f);
+    m.columns = arena.take(v * kChunk);
+    m.grad_out = take_block(arena, kChunk, v);
+    m.grad_value = take_block(arena, kChunk, v);
+    for (Block<T>* rows : {&m.grad_key, &m.grad_query, &m.seen, &m.sums, &m.decayed})
+      *rows = take_block(arena, kChunk, f);
+    m.grad_raw = take_block(arena, kChunk, in);
+    m.grad_scores = take_block(arena, kChunk, kChunk);
+    m.grad_gates = take_block(arena, by_feature ? kChunk : 0, f);
+    for (T** numbers : {&m.numbers, &m.entering, &m.leaving, &m.gates}) *numbers = arena.take(kChunk);
+    return m;
+  }
+};
+
+/// Returns the largest numbers of chunks and states that the backward pass keeps for a run of a head's tokens. It keeps
+/// all chunks of the run, and the state before each chunk that has queries; rows that see the same state share one. So
+/// memory grows with the length of a run, by features * v_dim elements for every 64 tokens. Runs reuse the same memory
+/// one after another.
+///
+/// Keys after the last row are always included, although their gradients are needed only if the final state has one.
+template <class T>
+KeptOfRun most_kept(const RecurrenceCall<T>& call) {
+  KeptOfRun most{0, 0};
+  for (Index b = 0; b < call.problem.batch; ++b)
+    for (const TokenRun& run : call.runs.of(b)) {
+      KeptOfRun kept{2, 0};  // states before the rows that precede all keys, and before those that follow them
+      for_each_chunk(run, call.problem.first_query_among_keys(b), call.is_causal, true, kChunk,
+                     [&](const TokenChunk& chunk) {
+                       kept.states += !chunk.keys.empty() && !chunk.rows.empty();
+                       ++kept.chunks;
+                     });
+      most = {std::max(most.states, kept.states), std::max(most.chunks, kept.chunks)};
+    }
+  return most;
+}
+
+/// Adds the gradients of token gates through the decays between tokens. The gradient of token t's gate is the sum of
+/// pairs(i, j), each a score times its gradient, over j < t <= i. It is computed by additions only, because differences
+/// would cancel where tokens decay quickly.
+template <class T>
+void add_gates_between(const Block<T>& pairs, T* to) {
+  for (Index i = 1; i < pairs.rows; ++i) {
+    T before = 0;
+    for (Index t = 1; t <= i; ++t) to[t] += before += pairs.row(i)[t - 1];
+  }
+}
+/// Adds the gradients of token gates through the decays that start before the chunk or reach its end. Token t gets the
+/// sum of entering[i] over i >= t, the sum of leaving[j] over j < t, and `passing`.
+template <class T>
+void add_gates_around(const T* entering, const T* leaving, T passing, Index tokens, T* to) {
+  T sum = passing;
+  for (Index t = tokens; t-- > 0;) to[t] += sum += entering[t];
+  sum = 0;
+  for (Index t = 1; t < tokens; ++t) to[t] += sum += leaving[t - 1];
+}
+
+/// Backward pass of gated_scores(): adds to the gradients of queries, keys and gates, given the gradient of the scores.
+template <class T>
+void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const RecurrenceBackwardMemory<T>& m) {
+  const RecurrenceFamily<T>& kernels = w.kernels;
+  const ChunkGates<T>& gates = w.m.gates;
+  const auto at = [](Rows<T> rows, Index i) { return Rows<T>{rows.data + i * rows.stride, rows.stride}; };
+  const Index n = w.tokens;
+  for (Index i = 0; i < n; i += kNearTokens) {
+    const Index count = std::min(kNearTokens, n - i);
+    kernels.near_gradients({at(query, i), at(w.key, i), at(gates.factor, i), count, m.grad_query.columns},
+                           {m.grad_scores.row(i) + i, m.grad_scores.stride}, m.grad_query.from(i, count),
+                           m.grad_key.from(i, count), m.grad_gates.from(i, count));
+  }
+  for (Index half = kNearTokens; half < n; half *= 2)
+    for (Index begin = 0; begin + half < n; begin += 2 * half) {
+      const Index middle = begin + half, above = std::min(half, n - middle);
+      const Block<T> q = w.m.among.query.from(0, above), k = w.m.among.key.from(0, half),
+                     q_decay = m.seen.from(0, above), k_decay = m.decayed.from(0, half);
+      kernels.running_sums(q_decay, at(gates.gate, middle), Stored::exponential);
+      decays_to_last(kernels, at(gates.gate, begin), k_decay);
+      kernels.multiply(q, q_decay, at(query, middle));
+      kernels.multiply(k, k_decay, at(w.key, begin));
+      const LeftFactor<T> grad = Rows<T>{m.grad_scores.row(middle) + begin, m.grad_scores.stride};
+      // Adds to the gradient of one half, and returns each of its tokens' contribution to the gradients of gates.
+      const auto back = [&](const Block<T>& own, const Block<T>& decay, const Block<T>& to,
+                            const LeftFactor<T>& of_scores, const Block<T>& other) {
+        const Block<T> sums = m.sums.from(0, own.rows);
+        matrix_product(kernels, sums, of_scores, other, other.rows);
+        kernels.multiply(decay, decay, sums);
+        kernels.scale(to, T(1), decay, to);
+        kernels.multiply(sums, sums, own);
+        return sums;
+      };
+      // A gate after the middle affects the decays of the queries from its token on; a gate before the middle affects
+      // those of the keys before its token.
+      const Block<T> of_queries = back(q, q_decay, m.grad_query.from(middle, above), grad, k);
+      kernels.running_sums(m.grad_gates.from(middle, above).backward(), of_queries.backward(), Stored::added);
+      const Block<T> of_keys = back(k, k_decay, m.grad_key.from(begin, half), grad.transposed(), q);
+      kernels.running_sums(m.grad_gates.from(begin + 1, half - 1), of_keys, Stored::added);
+    }
+}
+
+/// Computes the gradients of one head of keys and values at a time, and of the query heads that share it.
+///
+/// `value` below is what a chunk adds to the state: the caller's values, or those that the delta rule writes. With
+/// scores P (queries times keys times decays), state S before the chunk and gradients G of the output and E of the
+/// state after it, all products of a chunk are
+///
+///     grad_value = Pᵀ G + decayed keys * E      grad_scores = G * valueᵀ
+///     grad_query = grad_scores * key + decay * G Sᵀ      grad_key = grad_scoresᵀ * query + decay * value * Eᵀ
+///     grad of S = decay * E + (decay * query)ᵀ G
+///
+/// with the decays where they apply. The delta rule's triangular system is solved once more, transposed.
+template <class T>
+class RecurrenceBackwardLoop {
+ public:
+  RecurrenceBackwardLoop(const RecurrenceBackwardCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory,
+                         const KeptOfRun& kept)
+      : call_(call),
+        arena_(memory),
+        w_(call.forward, loader, arena_),
+        m_(RecurrenceBackwardMemory<T>::take(arena_, call.forward, kept)),
+        kernels_(loader.kernels()) {}
+  static Index bytes(const RecurrenceCall<T>& call, const KeptOfRun& kept) {
+    return ChunkArena<T>::count([&](ChunkArena<T>& arena) {
+      ChunkMemory<T>::take(arena, call);
+      RecurrenceBackwardMemory<T>::take(arena, call, kept);
+    });
+  }
+
+  void run(Index batch, Index kv_head) {
+    w_.begin(batch, kv_head);
+    clear_gradients();
+    for (const TokenRun& run : w_.call.runs.of(batch)) run_back(run);
+  }
+
+ private:
+  /// Keys that no row sees, and rows that see no key, have gradients of 0.
+  void clear_gradients() {
+    const auto clear = [&](const DTypeView<T>& t, Index head) {
+      if (!t.data()) return;
+      const RowsToWrite rows = t.rows(w_.batch, head);
+      for (Index i = 0; i < t.dim(2); ++i)
+        for (Index c = 0; c < t.dim(3); ++c) store_number(rows, i, c, T(0));
+    };
+    for (const DTypeView<T>* t : {&call_.grad_k, &call_.grad_v, &call_.grad_gate, &call_.grad_beta})
+      clear(*t, w_.kv_head);
+    for (Index g = 0; g < w_.call.group(); ++g) clear(call_.grad_q, w_.first_head() + g);
+  }
+
+  void run_back(const TokenRun& run) {
+    const RecurrenceCall<T>& call = w_.call;
+    const Index head = w_.head_number();
+    const HeadState<T>& state = w_.m.state;
+    const bool has_state_gradient = call_.grad_state.sums != nullptr;  // whether the final state has a gradient
+    state.clear(call);
+    if (call_.before.sums) state.copy_from(call.state_in(call_.before, head), call);
+    Index states = 0, chunks = 0;
+    bool is_new = true;  // whether the state has changed since one was kept
+    for_each_chunk(run, call.problem.first_query_among_keys(w_.batch), call.is_causal, has_state_gradient, kChunk,
+                   [&](const TokenChunk& chunk) {
+                     if (!chunk.rows.empty() && is_new) kept(states++).copy_from(state, call);
+                     is_new = !chunk.keys.empty();
+                     m_.chunks[chunks++] = {chunk, states - 1};
+                     if (chunk.keys.empty()) return;
+                     w_.load_keys(chunk.keys, false);
+                     w_.add_to_state();
+                   });
+    m_.grad_state.clear(call);
+    if (has_state_gradient) {
+      m_.grad_state.copy_from(HeadState<T>::in(call.state_in(call_.grad_state, head), call), call);
+      if (!call.is_normalised) std::fill_n(m_.grad_state.normaliser, call.row_of_features(), T(0));
+    }
+    bool is_seen = has_state_gradient;  // by rows of later chunks
+    while (chunks-- > 0) {
+      const KeptChunk& c = m_.chunks[chunks];
+      if (!c.tokens.rows.empty())
+        state.copy_from(kept(c.state), call);
+      else if (!is_seen)
+        continue;
+      run_chunk(c.tokens);
+      is_seen = true;
+    }
+    if (has_state_gradient)
+      HeadState<T>::in(call.state_in(call_.grad_state, head), call).copy_from(m_.grad_state, call);
+  }
+
+  HeadState<T> kept(Index i) const {
+    T* const sums = m_.states.row(i);
+    return HeadState<T>::in({sums, sums + w_.call.size_of_state()}, w_.call);
+  }
+
+  /// Computes the gradients of a chunk from the state before it and the gradient of the state after it. Replaces that
+  /// gradient with the gradient of the state before the chunk.
+  void run_chunk(const TokenChunk& chunk) {
+    const Index n = chunk.keys.size();
+    if (n > 0) {
+      w_.load_keys(chunk.keys, !chunk.rows.empty());
+      state_back(n);
+      if (!chunk.rows.empty())
+        w_.loader.transpose(m_.columns, padded(n, kRowUnit<T>), w_.value, n, w_.call.problem.v_dim);
+    }
+    for (Index g = 0; g < w_.call.group() && !chunk.rows.empty(); ++g) query_back(chunk, w_.first_head() + g);
+    if (n == 0) return;
+    if (w_.call.has_delta()) written_back(n);
+    store_keys(chunk.keys);
+  }
+
+  /// Computes to = rows * stateᵀ.
+  void multiply_transposed(const Block<T>& state, Rows<T> rows, const Block<T>& to) {
+    w_.loader.transpose(m_.transposed.data, m_.transposed.stride, state, w_.call.features(), w_.call.problem.v_dim);
+    matrix_product(kernels_, to, rows, m_.transposed, w_.call.problem.v_dim);
+  }
+  /// Adds rowsᵀ * grad to the gradient of the state.
+  void add_to_grad_state(const LeftFactor<T>& rows, Rows<T> grad, Index count) {
+    matrix_product(kernels_, m_.grad_state.sums, rows.transposed(), grad, count, T(1));
+  }
+
+  /// Computes the gradients through the state after the chunk: the gradients of the chunk's keys and values, and of the
+  /// state before the chunk, which decays into the state after it.
+  void state_back(Index n) {
+    const RecurrenceCall<T>& call = w_.call;
+    const ChunkGates<T>& gates = w_.m.gates;
+    const Block<T> keys = m_.grad_key.from(0, n), values = m_.grad_value.from(0, n), decayed = m_.decayed.from(0, n);
+    const Block<T>& e = m_.grad_state.sums;
+    multiply_transposed(e, w_.value, keys);
+    Rows<T> key = w_.key;
+    std::fill_n(m_.gates, n, T(0));
+    std::fill_n(m_.entering, n, T(0));
+    std::fill_n(m_.leaving, n, T(0));
+    passing_ = 0;
+    if (call.gates == Gates::of_tokens) {
+      kernels_.scale(keys, gates.to_end(), keys, {});
+      kernels_.add_dots(m_.leaving, keys, key, n, keys.columns);
+      kernels_.scale(decayed, gates.to_end(), key, {});
+      key = decayed;
+      const T decay = gates.over_all_of_token();
+      kernels_.add_dots(&passing_, {w_.m.state.sums.data, 0}, {e.data, 0}, 1, e.rows * e.stride);
+      passing_ *= decay;
+    } else if (call.gates == Gates::of_features) {
+      const Block<T> grad = m_.grad_gates.from(0, n), sums = m_.sums.from(0, n);
+      decays_to_last(kernels_, gates.gate, decayed);
+      kernels_.multiply(keys, keys, decayed);
+      kernels_.multiply(decayed, decayed, key);
+      kernels_.multiply(sums, keys, key);
+      std::fill_n(w_.m.decay, grad.columns, T(0));
+      kernels_.add_dots(w_.m.decay, w_.m.state.sums, e, e.rows, e.columns);
+      for (Index f = 0; f < call.features(); ++f) w_.m.decay[f] *= gates.over_all()[f];
+      for (Index t = 0; t < n; ++t) std::copy_n(w_.m.decay, grad.columns, grad.row(t));
+      kernels_.running_sums(grad.from(1, n - 1), sums, Stored::added);
+      key = decayed;
+    }
+    matrix_product(kernels_, values, key, e, call.features());
+    if (call.is_normalised) kernels_.scale(keys, T(1), {m_.grad_state.normaliser, 0}, keys);
+    if (call.gates == Gates::of_tokens)
+      kernels_.scale(e, gates.over_all_of_token(), e, {});
+    else if (call.gates == Gates::of_features)
+      kernels_.scale(e, gates.over_all(), e, {});
+  }
+
+  /// Computes the gradients of one query head of the chunk.
+  void query_back(const TokenChunk& chunk, Index head) {
+    const RecurrenceCall<T>& call = w_.call;
+    const Index rows = chunk.rows.size(), n = chunk.keys.size();
+    const Rows<T> query = w_.load_queries(head, chunk.rows.begin, rows);
+    const Block<T> grad = m_.grad_out.from(0, rows), seen = m_.seen.from(0, rows), to = m_.grad_query.from(0, rows);
+    w_.loader.copy(call_.grad_out.rows(w_.batch, head, chunk.rows.begin), rows, call.problem.v_dim, grad.data);
+    if (n > 0) w_.compute_scores(query);
+    if (call.is_normalised) normaliser_back(query, rows, n);
+    if (!call.is_normalised && n == 0) return;  // rows after the last token
+
+    multiply_transposed(w_.m.state.sums, grad, to);
+    if (call.is_normalised) kernels_.scale(to, m_.numbers, {w_.m.state.normaliser, 0}, to);
+    Rows<T> decayed = query;
+    if (call.gates == Gates::of_tokens) {
+      kernels_.scale(to, w_.m.gates.from_start, to, {});
+      kernels_.add_dots(m_.entering, to, query, n, to.columns);
+      kernels_.scale(seen, w_.m.gates.from_start, query, {});
+      decayed = seen;
+    } else if (call.gates == Gates::of_features) {
+      kernels_.multiply(to, to, w_.m.gates.start);
+      kernels_.multiply(seen, to, query);
+      kernels_.running_sums(m_.grad_gates.from(0, n).backward(), seen.backward(), Stored::added);
+      kernels_.multiply(seen, w_.m.gates.start, query);
+      decayed = seen;
+    }
+    add_to_grad_state(decayed, grad, rows);
+    if (call.is_normalised) add_sum_of(query, rows);
+    if (n > 0) scores_back(query, n);
+    store_queries(chunk.rows, head, query);
+  }
+
+  /// With a normaliser, replaces the gradient of the output with the gradient of the numerator, and sets m_.numbers to
+  /// the gradient of the normaliser. The normaliser is the output of a value that is 1 for every key.
+  void normaliser_back(Rows<T> query, Index rows, Index n) {
+    const Block<T> grad = m_.grad_out.from(0, rows), out = w_.m.out.from(0, rows);
+    w_.read_state(query, out);
+    std::fill_n(w_.m.numbers, rows, T(0));
+    if (n > 0) {
+      w_.add_seen_values(out);
+      kernels_.add_dots(w_.m.numbers, query, w_.m.key_sums, n, w_.m.key_sums.columns);
+    }
+    w_.compute_inverse_normalisers(query, rows);
+    kernels_.scale(grad, w_.m.numbers, grad, {});
+    kernels_.scale(out, w_.m.numbers, out, {});
+    std::fill_n(m_.numbers, rows, T(0));
+    kernels_.add_dots(m_.numbers, grad, out, rows, out.columns);
+    for (Index i = 0; i < rows; ++i) m_.numbers[i] = -m_.numbers[i];
+  }
+  /// Adds the queries, each times the gradient of its normaliser, to the gradient of the state's normaliser.
+  void add_sum_of(Rows<T> query, Index rows) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index f = 0; f < w_.call.features(); ++f)
+        m_.grad_state.normaliser[f] += m_.numbers[i] * query.data[i * query.stride + f];
+  }
+
+  /// Computes the gradients through the scores of the chunk's tokens with each other.
+  void scores_back(Rows<T> query, Index n) {
+    const RecurrenceCall<T>& call = w_.call;
+    const Index width = padded(n, kRowUnit<T>);
+    const Block<T> grad = m_.grad_out.from(0, n), values = m_.grad_value.from(0, n), keys = m_.grad_key.from(0, n),
+                   queries = m_.grad_query.from(0, n), scores{w_.m.scores.data, w_.m.scores.stride, n, width},
+                   grad_scores{m_.grad_scores.data, m_.grad_scores.stride, n, width};
+    add_pairs(scores, grad, values, Steps::from_row);
+    lower_scores(kernels_, grad, m_.columns, width, n, call.problem.v_dim, grad_scores);
+    if (call.is_normalised)
+      for (Index i = 0; i < n; ++i)
+        for (Index j = 0; j <= i; ++j) grad_scores.row(i)[j] += m_.numbers[i];
+    if (call.gates == Gates::of_features) return gated_scores_backward(w_, query, m_);
+    if (call.gates == Gates::of_tokens) {
+      kernels_.multiply(scores, scores, grad_scores);
+      add_gates_between(scores, m_.gates);
+      kernels_.multiply(grad_scores, grad_scores, w_.m.gates.between);
+    }
+    add_pairs(grad_scores, w_.key, queries, Steps::up_to_row);
+    add_pairs(grad_scores, query, keys, Steps::from_row);
+  }
+  /// Adds pairs * rows, where the sum for a token ends at that token, or pairsᵀ * rows, where it begins there.
+  void add_pairs(const Block<T>& pairs, Rows<T> rows, const Block<T>& to, Steps steps) {
+    const LeftFactor<T> left = pairs;
+    matrix_product(kernels_, to, steps == Steps::up_to_row ? left : left.transposed(), rows, pairs.rows, T(1), steps);
+  }
+
+  /// Computes the gradients of keys, values and betas from those of the values that the delta rule wrote. With a =
+  /// -decay * key * key, the forward pass solved w_i = value_i - decay_i * state * key_i + sum over j < i of a_ij u_j,
+  /// u_i = beta_i w_i.
+  void written_back(Index n) {
+    const RecurrenceCall<T>& call = w_.call;
+    const Index width = padded(n, kRowUnit<T>);
+    const Block<T> grad_w = m_.grad_value.from(0, n), grad_value = w_.m.out.from(0, n), seen = m_.seen.from(0, n),
+                   keys = m_.grad_key.from(0, n), pairs{w_.m.scores.data, w_.m.scores.stride, n, width},
+                   a{w_.m.among_keys.data, w_.m.among_keys.stride, n, width};
+    const T* const beta = w_.m.gates.beta;
+    const RowFactors<T> negated_decay = -RowFactors<T>(w_.m.gates.from_start);
+    for (Index end = n; end > 0;) {
+      const Index begin = (end - 1) / kScoreRows * kScoreRows;
+      if (end < n) {
+        const LeftFactor<T> below = Rows<T>{a.row(end) + begin, a.stride};
+        matrix_product(kernels_, grad_w.from(begin, end - begin), below.transposed(), grad_value.from(end, n - end),
+                       n - end, T(1));
+      }
+      kernels_.substitute(grad_w, grad_value.data, a, beta, {begin, end}, true);
+      end = begin;
+    }
+    // grad_w now holds the total gradient of u. Multiplied by beta, it is the gradient of w, and so of the values.
+    std::fill_n(m_.numbers, n, T(0));
+    kernels_.add_dots(m_.numbers, grad_w, w_.m.written, n, grad_w.columns);
+    std::copy_n(grad_value.data, n * grad_value.stride, grad_w.data);
+
+    multiply_transposed(w_.m.state.sums, grad_w, seen);
+    kernels_.scale(seen, negated_decay, seen, {});
+    kernels_.scale(keys, T(1), seen, keys);
+    kernels_.add_dots(m_.entering, seen, w_.key, n, seen.columns);
+    const Block<T> decayed = m_.decayed.from(0, n);
+    kernels_.scale(decayed, negated_decay, w_.key, {});
+    add_to_grad_state(decayed, grad_w, n);
+
+    lower_scores(kernels_, grad_w, m_.columns, width, n, call.problem.v_dim, pairs);
+    const Block<T> of_gates{m_.grad_scores.data, m_.grad_scores.stride, n, width};
+    kernels_.multiply(of_gates, pairs, a);
+    add_gates_between(of_gates, m_.gates);
+    kernels_.multiply(pairs, pairs, w_.m.gates.between);
+    kernels_.scale(pairs, T(-1), pairs, {});
+    for (Index i = 0; i < n; ++i) pairs.row(i)[i] = 0;
+    add_pairs(pairs, w_.key, keys, Steps::up_to_row);
+    add_pairs(pairs, w_.key, keys, Steps::from_row);
+  }
+
+  void store_queries(Range rows, Index head, Rows<T> query) {
+    const RecurrenceCall<T>& call = w_.call;
+    const Block<T> grad = m_.grad_query.from(0, rows.size()), raw = w_.m.raw.from(0, rows.size()),
+                   to = m_.grad_raw.from(0, rows.size());
+    const RowsToWrite out = call_.grad_q.rows(w_.batch, head, rows.begin);
+    if (!call.is_normalised) {
+      kernels_.scale(grad, call.scale, grad, {});
+      return w_.loader.store(grad, rows.size(), call.problem.head_dim, out);
+    }
+    w_.loader.copy(call.q.rows(w_.batch, head, rows.begin), rows.size(), call.problem.head_dim, raw.data);
+    call.map.gradients(kernels_, raw, query, w_.m.factor, grad, to, true);
+    w_.loader.store(to, rows.size(), call.problem.head_dim, out);
+  }
+
+  void store_keys(Range keys) {
+    const RecurrenceCall<T>& call = w_.call;
+    const Index n = keys.size(), batch = w_.batch, head = w_.kv_head;
+    const Block<T> grad = m_.grad_key.from(0, n), raw = w_.m.raw.from(0, n), to = m_.grad_raw.from(0, n);
+    w_.loader.store(m_.grad_value.from(0, n), n, call.problem.v_dim, call_.grad_v.rows(batch, head, keys.begin));
+    const RowsToWrite out = call_.grad_k.rows(batch, head, keys.begin);
+    if (call.is_normalised) {
+      w_.loader.copy(call.k.rows(batch, head, keys.begin), n, call.problem.head_dim, raw.data);
+      call.map.gradients(kernels_, raw, w_.key, nullptr, grad, to, false);
+      w_.loader.store(to, n, call.problem.head_dim, out);
+    } else {
+      w_.loader.store(grad, n, call.problem.head_dim, out);
+    }
+    if (call.gates == Gates::of_tokens) {
+      add_gates_around(m_.entering, m_.leaving, passing_, n, m_.gates);
+      const RowsToWrite rows = call_.grad_gate.rows(batch, head, keys.begin);
+      for (Index i = 0; i < n; ++i) store_number(rows, i, 0, m_.gates[i]);
+    } else if (call.gates == Gates::of_features) {
+      w_.loader.store(m_.grad_gates.from(0, n), n, call.features(), call_.grad_gate.rows(batch, head, keys.begin));
+    }
+    if (!call.has_delta()) return;
+    const RowsToWrite rows = call_.grad_beta.rows(batch, head, keys.begin);
+    for (Index i = 0; i < n; ++i) store_number(rows, i, 0, m_.numbers[i]);
+  }
+
+  const RecurrenceBackwardCall<T>& call_;
+  ChunkArena<T> arena_;
+  ChunkWork<T> w_;
+  RecurrenceBackwardMemory<T> m_;
+  const RecurrenceFamily<T>& kernels_;
+  T passing_ = 0;
+};
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -1,0 +1,226 @@
+// A worker's memory for a recurrence: the state of a head, and the rows, features and decays of a chunk of tokens.
+#pragma once
+
+#include <cmath>
+
+#include "attn/core/base/arena.h"
+#include "attn/core/kernels/kernel_table.h"
+#include "attn/recurrent/recurrence_call.h"
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// A worker's memory. Every array in it begins on a cache line.
+template <class T>
+using ChunkArena = Arena<T, kRowUnit<T>>;
+
+template <class T>
+Block<T> take_block(ChunkArena<T>& arena, Index rows, Index columns) {
+  return {arena.take(rows * columns), columns, rows, columns};
+}
+
+/// Reads and writes the rows of all heads.
+template <class T>
+class ChunkLoader {
+ public:
+  ChunkLoader(const RecurrenceCall<T>& call, const RecurrenceFamily<T>& kernels, const KernelFamily<T>& packing)
+      : call_(call), kernels_(kernels), packing_(packing) {}
+
+  const RecurrenceFamily<T>& kernels() const { return kernels_; }
+
+  /// Returns `count` rows of `dim` elements, in place if kernels can read them there, otherwise copied to `packed` and
+  /// padded with zeros.
+  Rows<T> rows(const RowsToRead& from, Index count, Index dim, T* packed) const {
+    if (from.dtype == DType::native && from.column == 1 && dim % kRowUnit<T> == 0)
+      return {reinterpret_cast<const T*>(from.data), from.stride};
+    return copy(from, count, dim, packed);
+  }
+  Rows<T> copy(const RowsToRead& from, Index count, Index dim, T* packed) const {
+    const Index stride = padded(dim, kRowUnit<T>);
+    if (dim == stride) {
+      packing_.pack_rows(from, count, dim, packed);
+      return {packed, stride};
+    }
+    const Index step = from.stride * size_of_element<T>(from.dtype);
+    RowsToRead row = from;
+    for (Index i = 0; i < count; ++i, row.data += step) {
+      packing_.pack_rows(row, 1, dim, packed + i * stride);
+      std::fill(packed + i * stride + dim, packed + (i + 1) * stride, T(0));
+    }
+    return {packed, stride};
+  }
+  /// Stores `count` rows of `dim` elements.
+  void store(const Block<T>& from, Index count, Index dim, const RowsToWrite& to) const {
+    if (dim == from.stride) return packing_.unpack_rows(from.data, count, dim, to);
+    const Index step = to.stride * size_of_element<T>(to.dtype);
+    RowsToWrite row = to;
+    for (Index i = 0; i < count; ++i, row.data += step) packing_.unpack_rows(from.row(i), 1, dim, row);
+  }
+  /// Computes to = rowsᵀ, with `width` columns of which the first `count` are needed.
+  void transpose(T* to, Index width, Rows<T> rows, Index count, Index dim) const {
+    packing_.load_columns(to, width, rows, count, dim, T(1));
+  }
+
+  /// Returns the features of some keys. `raw` receives the rows they are computed from, if the map does not overwrite
+  /// them.
+  Rows<T> keys(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features) const {
+    const Index dim = call_.problem.head_dim;
+    if (call_.map.is_identity()) return rows(from, count, dim, features.data);
+    const Block<T> in = input(from, count, raw, features);
+    call_.map.map(kernels_, in, features.from(0, count), nullptr);
+    return features;
+  }
+  /// Returns the features of some queries. Without a normaliser they are multiplied by the scale; unless `scaled`, that
+  /// is left to the caller.
+  Rows<T> queries(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features, T* factor,
+                  bool scaled) const {
+    const Index dim = call_.problem.head_dim;
+    if (call_.is_normalised) {
+      const Block<T> in = input(from, count, raw, features);
+      call_.map.map(kernels_, in, features.from(0, count), factor);
+      return features;
+    }
+    if (!scaled || call_.scale == T(1)) return rows(from, count, dim, features.data);
+    copy(from, count, dim, features.data);
+    packing_.multiply(features.data, features.data, count * features.stride, call_.scale);
+    return features;
+  }
+
+ private:
+  /// Copies the rows that features are computed from into the memory from which the map reads them.
+  Block<T> input(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features) const {
+    const Block<T>& to = call_.map.is_apart() ? raw : features;
+    copy(from, count, call_.problem.head_dim, to.data);
+    return to.from(0, count);
+  }
+
+  const RecurrenceCall<T>& call_;
+  const RecurrenceFamily<T>& kernels_;
+  const KernelFamily<T>& packing_;
+};
+
+/// The state of one head of keys and values: sums (features, v_dim) of key * valueᵀ, and of keys alone if there is a
+/// normaliser.
+template <class T>
+struct HeadState {
+  Block<T> sums;
+  T* normaliser;
+
+  static HeadState take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
+    const Block<T> sums = take_block(arena, call.features(), call.row_of_values());
+    return {sums, arena.take(call.row_of_features())};
+  }
+  /// A state in memory that already exists.
+  static HeadState in(const StateMemory<T>& memory, const RecurrenceCall<T>& call) {
+    const Index v = call.row_of_values();
+    return {{memory.sums, v, call.features(), v}, memory.normaliser};
+  }
+  void clear(const RecurrenceCall<T>& call) const {
+    std::fill_n(sums.data, call.size_of_state(), T(0));
+    std::fill_n(normaliser, call.row_of_features(), T(0));
+  }
+  void copy_from(const StateMemory<const T>& other, const RecurrenceCall<T>& call) const {
+    std::copy_n(other.sums, call.size_of_state(), sums.data);
+    std::copy_n(other.normaliser, call.row_of_features(), normaliser);
+  }
+  operator StateMemory<const T>() const { return {sums.data, normaliser}; }
+};
+
+/// The effect of a segment on a state: state = decay * state + sums.
+template <class T>
+struct SegmentSums {
+  HeadState<T> sums;  ///< of the segment's own tokens
+  T* decay;           ///< (features): over all its tokens
+
+  static SegmentSums take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
+    const Index f = call.row_of_features();
+    return {HeadState<T>::take(arena, call), arena.take(f)};
+  }
+
+  void clear(const RecurrenceCall<T>& call) const {
+    sums.clear(call);
+    std::fill_n(decay, call.row_of_features(), T(1));
+  }
+  /// Advances a state past the segment. With token gates, a state with decay 0 is not read, so that none of its NaNs
+  /// remain.
+  void advance(const RecurrenceFamily<T>& kernels, const RecurrenceCall<T>& call, const HeadState<T>& state) const {
+    if (call.gates == Gates::of_tokens && decay[0] == T(0))
+      std::copy_n(sums.sums.data, call.size_of_state(), state.sums.data);
+    else
+      kernels.scale(state.sums, decay, state.sums, sums.sums);
+    if (call.is_normalised)
+      for (Index f = 0; f < call.features(); ++f) state.normaliser[f] += sums.normaliser[f];
+  }
+};
+
+/// Computes the decays of features from each of some tokens to the last one: to_i = e^(gate_(i + 1) + .. + gate_(rows -
+/// 1)).
+template <class T>
+void decays_to_last(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<T>> gate, const Block<T>& to) {
+  const Index last = to.rows - 1;
+  std::fill_n(to.row(last), to.columns, T(1));
+  if (last > 0)
+    kernels.running_sums(to.from(0, last).backward(), {gate.data + last * gate.stride, -gate.stride},
+                         Stored::exponential);
+}
+
+/// The gates of the tokens of a chunk, and the resulting decays.
+template <class T>
+struct ChunkGates {
+  T* from_start;     ///< (tokens): with token gates, decays from before the chunk to each token
+  Block<T> between;  ///< (tokens, tokens): with token gates, decay from token j to token i at row i, column j <= i
+  Block<T> gate;     ///< (tokens, features): feature gates
+  Block<T> factor;   ///< (tokens, features): with feature gates, e^gate
+  Block<T> start;    ///< (tokens, features): with feature gates, as from_start
+  T* token;          ///< (tokens): token gates
+  T* beta;           ///< (tokens)
+  Index tokens = 0;
+
+  static ChunkGates take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
+    const bool by_token = call.gates == Gates::of_tokens, by_feature = call.gates == Gates::of_features;
+    const Index row = call.row_of_features();
+    const auto rows = [&] { return take_block(arena, by_feature ? kChunk : 0, row); };
+    return {arena.take(kChunk),
+            take_block(arena, by_token ? kChunk : 0, kChunk),
+            rows(),
+            rows(),
+            rows(),
+            arena.take(kChunk),
+            arena.take(kChunk)};
+  }
+
+  /// Loads the gates of some tokens of a head of keys and values. `for_step`: there is one token, of which only decay()
+  /// is needed.
+  void load(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, Index batch, Index head, Range range,
+            bool for_step) {
+    const RecurrenceFamily<T>& kernels = loader.kernels();
+    const Index n = tokens = range.size();
+    if (call.has_delta()) {
+      const RowsToRead rows = call.beta.rows(batch, head, range.begin);
+      for (Index i = 0; i < n; ++i) beta[i] = load_number<T>(rows, i, 0);
+    }
+    if (for_step) from_start[0] = 1;
+    if (call.gates == Gates::none) return;
+    const RowsToRead rows = call.gate.rows(batch, head, range.begin);
+    if (call.gates == Gates::of_tokens) {
+      for (Index i = 0; i < n; ++i) token[i] = load_number<T>(rows, i, 0);
+      if (for_step)
+        from_start[0] = std::exp(token[0]);
+      else
+        kernels.token_decays(token, between.from(0, n), from_start);
+      return;
+    }
+    loader.copy(rows, n, call.features(), gate.data);
+    kernels.running_sums(factor.from(0, n).as_row(), gate, Stored::exponential);
+    if (!for_step) kernels.running_sums(start.from(0, n), gate, Stored::exponential);
+  }
+  /// Returns the factors by which a step multiplies the state: one per feature, or one for all.
+  const T* decay(bool of_features) const { return of_features ? factor.data : from_start; }
+
+  /// Returns the decay of the state over all tokens, for each feature or for all.
+  const T* over_all() const { return start.row(tokens - 1); }
+  T over_all_of_token() const { return from_start[tokens - 1]; }
+  /// Returns the decays from each token to the last one, for a token gate.
+  const T* to_end() const { return between.row(tokens - 1); }
+};
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

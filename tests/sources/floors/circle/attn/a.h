@@ -1,4 +1,0 @@
-// A header that includes itself through its neighbour.
-#pragma once
-
-#include "attn/b.h"

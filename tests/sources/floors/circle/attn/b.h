@@ -1,4 +1,0 @@
-// The neighbour.
-#pragma once
-
-#include "attn/a.h"

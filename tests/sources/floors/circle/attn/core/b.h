@@ -1,0 +1,4 @@
+// The neighbour.
+#pragma once
+
+#include "attn/core/a.h"

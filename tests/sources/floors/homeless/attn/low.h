@@ -1,2 +1,0 @@
-// A header with a floor.
-#pragma once

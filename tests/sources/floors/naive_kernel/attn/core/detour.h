@@ -1,0 +1,4 @@
+// The detour.
+#pragma once
+
+#include "attn/core/flash/flash.h"

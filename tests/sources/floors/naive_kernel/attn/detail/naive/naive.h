@@ -1,4 +1,0 @@
-// The definition, which includes a kernel indirectly.
-#pragma once
-
-#include "attn/detour.h"

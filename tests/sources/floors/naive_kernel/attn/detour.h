@@ -1,4 +1,0 @@
-// The detour.
-#pragma once
-
-#include "attn/detail/flash/flash.h"

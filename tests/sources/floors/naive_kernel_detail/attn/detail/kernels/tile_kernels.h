@@ -1,2 +1,0 @@
-// The kernel.
-#pragma once

@@ -1,0 +1,4 @@
+// A header of a nested folder on a lower floor.
+#pragma once
+
+#include "attn/core/b.h"

@@ -1,0 +1,2 @@
+// A header that is missing from the table of floors.
+#pragma once

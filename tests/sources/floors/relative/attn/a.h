@@ -1,4 +1,0 @@
-// A header that names its neighbour without the folder.
-#pragma once
-
-#include "b.h"

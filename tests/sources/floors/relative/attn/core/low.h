@@ -1,0 +1,4 @@
+// A header that names its neighbour without the folder.
+#pragma once
+
+#include "near.h"

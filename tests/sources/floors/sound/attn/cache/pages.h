@@ -1,0 +1,4 @@
+// A header of another package.
+#pragma once
+
+#include "attn/high.h"

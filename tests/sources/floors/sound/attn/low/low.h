@@ -1,2 +1,0 @@
-// A lower header.
-#pragma once

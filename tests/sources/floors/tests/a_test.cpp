@@ -1,0 +1,3 @@
+// A test.
+
+int main() {}

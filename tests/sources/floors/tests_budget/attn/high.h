@@ -1,0 +1,2 @@
+// A header.
+#pragma once
