@@ -2,8 +2,9 @@
 #       -P CheckSnippets.cmake
 #
 # Checks that the pages' C++ blocks compile: each as the body of a function with a using-directive for a namespace of
-# GIVEN, which the line above the block names: `<!-- given: name -->`. `#include` lines are for the reader. Nothing is
-# run. All blocks are one unit, because most of the time goes to the headers.
+# GIVEN, which the line above the block names: `<!-- given: name -->`; or, after `<!-- a program -->`, as it is.
+# `#include` lines are for the reader. Nothing is run. All blocks are one unit, because most of the time goes to the
+# headers.
 cmake_minimum_required(VERSION 3.22)
 
 set(unit "#include \"${GIVEN}\"\n")
@@ -23,16 +24,18 @@ foreach(page IN LISTS PAGES)
     string(REGEX REPLACE "[^\n]" "" newlines "${before}")
     string(LENGTH "${newlines}" lines)
     math(EXPR line "${line} + ${lines} + 1")
-    if(NOT before MATCHES "<!-- given: ([a-z_]+) -->\n *$")
+    if(before MATCHES "<!-- given: ([a-z_]+) -->\n *$")
+      set(scope "[[maybe_unused]] static void block_${count}() {\nusing namespace given::${CMAKE_MATCH_1};")
+    elseif(before MATCHES "<!-- a program -->\n *$")
+      set(scope "namespace program_${count} {")
+    else()
       message(FATAL_ERROR "a block without names:\n  ${page}:${line}: the block has no line `<!-- given: name -->` above it")
     endif()
-    set(given ${CMAKE_MATCH_1})
     string(FIND "${rest}" "```" end)
     string(SUBSTRING "${rest}" 0 ${end} block)
     string(SUBSTRING "${rest}" ${end} -1 rest)
     string(REPLACE "#include" "//" body "${block}")
-    string(APPEND unit "[[maybe_unused]] static void block_${count}() {\nusing namespace given::${given};\n"
-                       "#line ${line} \"${page}\"\n${body}}\n")
+    string(APPEND unit "${scope}\n#line ${line} \"${page}\"\n${body}}\n")
     string(REGEX REPLACE "[^\n]" "" newlines "${block}")
     string(LENGTH "${newlines}" lines)
     math(EXPR line "${line} + ${lines}")

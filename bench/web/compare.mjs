@@ -9,7 +9,7 @@ import {join, resolve} from 'node:path';
 import {WASI} from 'node:wasi';
 import {gzipSync} from 'node:zlib';
 
-import {attentionModel} from './onnx_model.mjs';
+import {multiHeadAttention} from '../onnxruntime/onnx_model.mjs';
 
 const [file, ...options] = process.argv.slice(2);
 const folder = options.includes('--onnxruntime') ? options[options.indexOf('--onnxruntime') + 1] : undefined;
@@ -78,7 +78,8 @@ async function compare(work) {
 
   let theirs, difference;
   if (ort) {
-    const session = await ort.InferenceSession.create(attentionModel(heads, causal), {executionProviders: ['wasm']});
+    const model = multiHeadAttention('float32', heads, causal);
+    const session = await ort.InferenceSession.create(model, {executionProviders: ['wasm']});
     const tensor = (x, len) => new ort.Tensor('float32', headsLast(x, work), [1, len, heads * dim]);
     const feeds = {query: tensor(q, qLen), key: tensor(k, kvLen), value: tensor(v, kvLen)};
     theirs = async () => (await session.run(feeds)).out.data;

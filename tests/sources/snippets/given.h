@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <future>
+#include <iostream>
 #include <memory>
 #include <numeric>
 #include <span>
