@@ -23,6 +23,7 @@ set(pages
     "examples.md|examples|Examples"
     "include/attn/mods/README.md|mods|Mods"
     "include/attn/positions.md|positions|Positions"
+    "include/attn/contract.md|contract|=guide"
     "include/attn/errors.md|errors|Errors"
     "include/attn/mpi.md|ranks|Distributed"
     "bench/README.md|measurements|Measurements"
