@@ -4,7 +4,6 @@
 #include "attn/core/flash/checked_call.h"
 #include "attn/core/flash/flash.h"
 #include "attn/core/flash/refused_calls.h"
-#include "attn/core/mods/refused_operators.h"
 #include "attn/core/naive/naive.h"
 #include "attn/mods/causal.h"  // most calls use it; other mods have their own headers
 

@@ -14,6 +14,14 @@ namespace attn {
 
 namespace detail {
 
+/// The base of all mods.
+struct ModBase {
+  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
+  constexpr operator ModByCondition() const { return nullptr; }
+  /// A mod is not a condition.
+  explicit operator bool() const = delete;
+};
+
 /// Placeholder for a hint that a mask does not provide.
 struct NoHint {};
 
@@ -36,7 +44,7 @@ constexpr bool callable = !std::is_same_v<R, NotCallable>;
 
 /// A mask: a predicate that says which pairs are kept, and two optional hints that only save work. Made by mask_mod().
 template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
-struct MaskMod {
+struct MaskMod : detail::ModBase {
   Keep keep;                   ///< `bool(const Position&)`: whether a pair is kept
   CoverageHint coverage_hint;  ///< `Coverage(const Tile&)`, or NoHint
   KvRangeHint kv_range_hint;   ///< `Range(const Tile&)`, or NoHint
@@ -69,56 +77,31 @@ struct MaskMod {
     else
       return intersect(tile.kv, kv_range_hint(tile));
   }
-
-  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
-  constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is not a condition.
-  explicit operator bool() const = delete;
 };
 
 /// A function of scores, applied after the scale and before all masks. Made by score_mod().
 template <class Score>
-struct ScoreMod {
+struct ScoreMod : detail::ModBase {
   Score score;  ///< `(x, const Position&)`: the new score; x is a Dual when gradients are computed
-
-  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
-  constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is not a condition.
-  explicit operator bool() const = delete;
 };
 
 /// An attention sink: e^logit is added to the softmax denominator of every query of a head, so that part of the weight
 /// goes to no key. Made by sinks().
 template <class Logit>
-struct SinkMod {
+struct SinkMod : detail::ModBase {
   Logit logit;  ///< `double(Index head)`; -inf for a head without a sink
-
-  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
-  constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is not a condition.
-  explicit operator bool() const = delete;
 };
 
 /// Dropout: sets random weights to 0 after the softmax. Made by dropout().
-struct DropoutMod {
+struct DropoutMod : detail::ModBase {
   double rate;         ///< the fraction of weights that become 0
   std::uint64_t seed;  ///< determines which weights become 0
-
-  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
-  constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is not a condition.
-  explicit operator bool() const = delete;
 };
 
 /// A mod that needs the sizes of the call and becomes a mask or a score mod when they are known. Made by bind_mod().
 template <class Make>
-struct BoundLate {
+struct BoundLate : detail::ModBase {
   Make make;  ///< `(const Problem&)`: makes the mod
-
-  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
-  constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is not a condition.
-  explicit operator bool() const = delete;
 };
 
 /// Keeps the pairs for which `keep(p)` is true. `p` is a Position: p.batch, p.head, p.q, p.kv.
@@ -147,7 +130,7 @@ constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_ra
   if constexpr (!std::is_same_v<KvRangeHint, detail::NoHint>)
     static_assert(std::is_same_v<typename detail::ResultOf<KvRangeHint, Tile>::type, Range>,
                   "attn::mask_mod: the key-range hint must be callable as attn::Range(const attn::Tile&)");
-  return MaskMod<Keep, CoverageHint, KvRangeHint>{std::move(keep), std::move(coverage), std::move(kv_range)};
+  return MaskMod<Keep, CoverageHint, KvRangeHint>{{}, std::move(keep), std::move(coverage), std::move(kv_range)};
 }
 
 /// Replaces each score x = scale * query * key with `score(x, p)`. `x` has the type in which scores are computed (at
@@ -172,7 +155,7 @@ constexpr auto score_mod(Score score) {
   static_assert(!detail::callable<R> || std::is_floating_point_v<R>,
                 "attn::score_mod: the lambda must return the new score, a floating-point number; to drop pairs use "
                 "attn::mask_mod");
-  return ScoreMod<Score>{std::move(score)};
+  return ScoreMod<Score>{{}, std::move(score)};
 }
 
 namespace detail {
@@ -218,25 +201,28 @@ constexpr auto bind_mod(Make make) {
   static_assert(detail::callable<R>,
                 "attn::bind_mod: the lambda must take the sizes of the call: [](const attn::Problem& c) { return "
                 "attn::mask_mod(...); }");
-  return BoundLate<Make>{std::move(make)};
+  return BoundLate<Make>{{}, std::move(make)};
 }
 
 /// Several mods in order. Scores pass through them from left to right, then all masks are intersected.
 template <class... M>
-struct Mods {
+struct Mods : detail::ModBase {
   std::tuple<M...> parts;  ///< from left to right
-
-  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
-  constexpr operator detail::ModByCondition() const { return nullptr; }
-  /// A mod is not a condition.
-  explicit operator bool() const = delete;
 };
+
+namespace detail {
+
+template <class... M>
+constexpr Mods<M...> mods_of(std::tuple<M...> parts) {
+  return {{}, std::move(parts)};
+}
+
+}  // namespace detail
 
 /// Combines two mods: scores pass through `a`, then through `b`; a pair is kept if both keep it.
 template <class A, class B>
 requires(detail::AnyMod<A>&& detail::AnyMod<B>) constexpr auto operator|(A a, B b) {
-  return std::apply([](auto&&... m) { return Mods<std::remove_cvref_t<decltype(m)>...>{{std::move(m)...}}; },
-                    std::tuple_cat(detail::parts(std::move(a)), detail::parts(std::move(b))));
+  return detail::mods_of(std::tuple_cat(detail::parts(std::move(a)), detail::parts(std::move(b))));
 }
 
 /// Not to be called, because one of the two is not a mod: fails to compile, with the message of check_mods().
@@ -250,5 +236,54 @@ requires(detail::AnyMod<A> != detail::AnyMod<B>) constexpr auto operator|(const 
     return b;
   }
 }
+
+namespace detail {
+
+/// Fails to compile, with a message that says how mods are combined. The result is a mod, so that the call causes no
+/// second error.
+template <class A, class B>
+constexpr auto check_operator() {
+  constexpr bool kIsMod = sizeof(A) == 0;  // never true; named, because clang prints the name before the message
+  static_assert(kIsMod,
+                "attn: combine mods with a single |, as in attn::causal() | attn::softcap(50); for the union of two "
+                "masks, use attn::any_of(a, b)");
+  return Mods<>();
+}
+template <class M>
+constexpr auto check_negation() {
+  constexpr bool kIsMod = sizeof(M) == 0;  // never true; see check_operator()
+  static_assert(kIsMod, "attn: to negate a mask, use attn::not_(mask)");
+  return Mods<>();
+}
+
+}  // namespace detail
+
+/// Not to be called: these operators do not combine mods, and fail to compile with a message that says what does.
+/// @{
+template <class A, class B>
+requires(detail::AnyMod<A> || detail::AnyMod<B>) constexpr auto operator||(const A&, const B&) {
+  return detail::check_operator<A, B>();
+}
+template <class A, class B>
+requires(detail::AnyMod<A> || detail::AnyMod<B>) constexpr auto operator&&(const A&, const B&) {
+  return detail::check_operator<A, B>();
+}
+template <class A, class B>
+requires(detail::AnyMod<A> || detail::AnyMod<B>) constexpr auto operator&(const A&, const B&) {
+  return detail::check_operator<A, B>();
+}
+template <class A, class B>
+requires(detail::AnyMod<A> || detail::AnyMod<B>) constexpr auto operator+(const A&, const B&) {
+  return detail::check_operator<A, B>();
+}
+template <detail::AnyMod M>
+constexpr auto operator!(const M&) {
+  return detail::check_negation<M>();
+}
+template <detail::AnyMod M>
+constexpr auto operator~(const M&) {
+  return detail::check_negation<M>();
+}
+/// @}
 
 }  // namespace attn

@@ -1,7 +1,6 @@
 // Includes every named mod.
 #pragma once
 
-#include "attn/core/mods/refused_operators.h"
 #include "attn/mods/alibi.h"
 #include "attn/mods/bias.h"
 #include "attn/mods/bidirectional_spans.h"

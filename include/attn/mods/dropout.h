@@ -25,7 +25,7 @@ namespace attn {
 /// @throws std::invalid_argument unless 0 <= p <= 1. With p = 1 all weights are 0; with p below 2^-24 none is dropped.
 inline auto dropout(double p, std::uint64_t seed) {
   detail::require(p >= 0 && p <= 1, "dropout: p must be in 0..1, but is ", p);
-  return DropoutMod{p, seed};
+  return DropoutMod{{}, p, seed};
 }
 
 }  // namespace attn

@@ -29,7 +29,7 @@ inline auto sinks(Numbers given_logits) {
     const Index given = static_cast<Index>(logits.size());
     detail::require(given == problem.heads, "sinks has ", given, " logits for ", problem.heads, " heads");
     const auto logit = [all = logits.data()](Index head) { return all[head]; };
-    return SinkMod<decltype(logit)>{logit};
+    return SinkMod<decltype(logit)>{{}, logit};
   });
 }
 
@@ -41,7 +41,7 @@ auto sinks(Numbers given_logits, G&& grad) {
   auto gradient = detail::gradient_tensor(std::forward<G>(grad), "sinks");
   return bind_mod([logits = std::move(given_logits.values), gradient](const Problem& problem) {
     detail::check_by_head("sinks", static_cast<Index>(logits.size()), gradient, problem);
-    return SinkMod<detail::LearnedLogit<decltype(gradient)>>{{logits.data(), gradient}};
+    return SinkMod<detail::LearnedLogit<decltype(gradient)>>{{}, {logits.data(), gradient}};
   });
 }
 

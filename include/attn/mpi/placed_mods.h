@@ -83,7 +83,7 @@ class PlacedElement : public MappedMods<Own, PlaceInCall> {
         visit(mod);
       } else if (is_first_) {
         using Logit = std::remove_cvref_t<decltype(mod.logit)>;
-        visit(SinkMod<PlacedLogit<Logit>>{{mod.logit, {mod.logit, heads_, all_heads_}}});
+        visit(SinkMod<PlacedLogit<Logit>>{{}, {mod.logit, {mod.logit, heads_, all_heads_}}});
       }
     });
   }

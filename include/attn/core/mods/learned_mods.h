@@ -99,7 +99,7 @@ struct LearnedScore {
 template <class Score, class Slot, class Number, class Gradient>
 auto learned_score(Score score, Slot slot, Number number, Gradient gradient, bool is_pairwise) {
   return ScoreMod<LearnedScore<Score, Slot, Number, Gradient>>{
-      {std::move(score), std::move(slot), std::move(number), std::move(gradient), is_pairwise}};
+      {}, {std::move(score), std::move(slot), std::move(number), std::move(gradient), is_pairwise}};
 }
 
 /// A sink with learned logits.
