@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attn/core/flash/pass.h"
-#include "attn/core/mods/score_slopes.h"
 #include "attn/jvp/tangent_kernels.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attn/core/base/ranges.h"
-#include "attn/core/mods/call_mods.h"
+#include "attn/core/mods/bound_mods.h"
 #include "attn/core/mods/mapped_mods.h"
 #include "attn/mpi/token_layout.h"
 

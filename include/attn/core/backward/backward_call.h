@@ -3,7 +3,7 @@
 
 #include "attn/core/flash/call_tensors.h"
 #include "attn/core/mods/learned_mods.h"
-#include "attn/core/mods/score_slopes.h"
+#include "attn/core/mods/tile_mods.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 

@@ -9,7 +9,7 @@
 
 #include "attn/core/base/ranges.h"
 #include "attn/core/flash/pass.h"
-#include "attn/core/mods/grouping/gathered_mask.h"
+#include "attn/core/mods/grouping/grouped_mask.h"
 #include "attn/core/mods/mapped_mods.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {

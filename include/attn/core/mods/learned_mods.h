@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "attn/core/mods/bound_mods.h"
 #include "attn/core/mods/broadcast.h"
-#include "attn/core/mods/call_mods.h"
 #include "attn/core/tensor/dtype.h"
 #include "attn/isa.h"
 

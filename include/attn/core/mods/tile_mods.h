@@ -1,4 +1,4 @@
-// Type-erased interface to the mods of a call, for the tile loops.
+// Type-erased interfaces to the mods of a call and their derivatives, for the tile loops.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/core/mods/call_mods.h"
+#include "attn/core/mods/bound_mods.h"
 #include "attn/core/mods/dropout_kernels.h"
 #include "attn/core/simd/vec.h"
 #include "attn/dual.h"
@@ -279,5 +279,38 @@ class TileModsOf final : public TileMods<T> {
 
 template <class T, class Mods>
 using TileModsIfAny = MadeIfAny<TileMods<T>, TileModsOf<T, Mods>, !changes_nothing<Mods>>;
+
+/// TileMods::apply() with derivatives. It is a separate class because it calls mods with dual numbers, which programs
+/// without gradients should not have to compile.
+template <class T>
+class ScoreSlopes {
+ public:
+  virtual ~ScoreSlopes() = default;
+
+  /// Does what TileMods::apply() does, and sets slopes[key * stride + query] to the derivative of the modded score with
+  /// respect to the score. The slopes of dropped pairs are unspecified.
+  virtual void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const = 0;
+};
+
+/// The ScoreSlopes of `mods`, which must outlive it.
+template <class T, ModsOfCall Mods>
+class ScoreSlopesOf final : public ScoreSlopes<T> {
+ public:
+  explicit ScoreSlopesOf(const Mods& mods) : mods_(mods) {}
+
+  void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const override {
+    with_vectors<T>(vectors, [&]<VectorSet kSet>() {
+      using Own = std::remove_cvref_t<decltype(mods_.of(tile.batch))>;
+      using Loops = ModLoops<T, Own, kVectorBytes<kSet>, true>;
+      CompiledMods<kSet, Loops>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile, slopes}, masked);
+    });
+  }
+
+ private:
+  const Mods& mods_;
+};
+
+template <class T, class Mods>
+using ScoreSlopesIfAny = MadeIfAny<ScoreSlopes<T>, ScoreSlopesOf<T, Mods>, Mods::kHasScores>;
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "attn/core/base/compiled_once.h"
-#include "attn/core/mods/call_mods.h"
+#include "attn/core/mods/bound_mods.h"
 #include "attn/core/tensor/problem.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/core/mods/grouping/gathered_mask.h"
+#include "attn/core/mods/grouping/grouped_mask.h"
 #include "attn/core/mods/grouping/token_grid.h"
 
 namespace attn::detail {

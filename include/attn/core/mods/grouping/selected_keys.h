@@ -14,8 +14,8 @@
 #include "attn/core/base/check.h"
 #include "attn/core/base/mutex.h"
 #include "attn/core/mods/distances.h"
-#include "attn/core/mods/grouping/gathered_mask.h"
 #include "attn/core/mods/grouping/given_lists.h"
+#include "attn/core/mods/grouping/grouped_mask.h"
 
 namespace attn::detail {
 
