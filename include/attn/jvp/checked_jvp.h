@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attn/core/flash/checked_call.h"
-#include "attn/jvp/jvp.h"
+#include "attn/jvp/jvp_loop.h"
 #include "attn/jvp/naive_jvp.h"
 #include "attn/result.h"
 
@@ -63,7 +63,7 @@ class CheckedJvp {
   }
 
  private:
-  InputViews<T> directions_;
+  JvpInputs<DTypeView<const T>> directions_;
 };
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

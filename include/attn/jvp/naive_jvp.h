@@ -6,10 +6,10 @@
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
-/// Query, key and value of one head, or their directions.
-template <class T>
-struct HeadInputs {
-  RowMajor<T> q, k, v;
+/// Query, key and value of a head or of a call, or their directions.
+template <class Input>
+struct JvpInputs {
+  Input q, k, v;
 };
 
 /// Computes one head: out (q_len, v_dim) and its tangent. With a dot for the derivative in the given direction,
@@ -19,7 +19,7 @@ struct HeadInputs {
 ///     or weights  P = sigmoid(X + bias)      Ṗ = P * (1 - P) * Ẋ
 ///     out      O  = (P * Z) V                Ȯ = (Ṗ * Z) V + (P * Z) V̇      (Z: the factors of dropout, 1 without)
 template <class T>
-void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, const NaiveMods<T>& mods,
+void naive_head_jvp(const JvpInputs<RowMajor<T>>& x, const JvpInputs<RowMajor<T>>& direction, const NaiveMods<T>& mods,
                     const NaiveSlopes<T>& slopes_of, const Problem& problem, Index batch, Index head, RowMajor<T>& out,
                     RowMajor<T>& tangent) {
   const T scale = static_cast<T>(problem.scale);
@@ -27,7 +27,7 @@ void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, cons
   RowMajor<T> change = scaled_direction * x.k.transpose() + scaled * direction.k.transpose();
   NaiveWeights<T> computed(scaled * x.k.transpose(), mods, slopes_of, problem, batch, head);
   auto& [weights, rest, slopes, kept, lse, lse_rests] = computed;
-  const auto is_finite = [](const HeadInputs<T>& m) { return m.q.allFinite() && m.k.allFinite() && m.v.allFinite(); };
+  const auto is_finite = [](const auto& m) { return m.q.allFinite() && m.k.allFinite() && m.v.allFinite(); };
   const bool selects = mods.apply && !(is_finite(x) && is_finite(direction));
   if (slopes_of) change.array() *= slopes.array();
   if (selects) change = kept.select(change, RowMajor<T>::Zero(change.rows(), change.cols()));
@@ -52,21 +52,15 @@ void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, cons
   tangent.noalias() += weights * direction.v;
 }
 
-/// Query, key and value of a call, or their directions.
-template <class T>
-struct InputViews {
-  DTypeView<const T> q, k, v;
-};
-
 /// Computes all heads, each as a task.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
-void naive_jvp(const DTypeView<T>& out, const DTypeView<T>& tangent, const InputViews<T>& inputs,
-               const InputViews<T>& directions, const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes,
+void naive_jvp(const DTypeView<T>& out, const DTypeView<T>& tangent, const JvpInputs<DTypeView<const T>>& inputs,
+               const JvpInputs<DTypeView<const T>>& directions, const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes,
                const Problem& problem, const Executor& executor) {
   Workers(naive_work(problem), executor).run(problem.batch * problem.heads, [&](Index task, int) {
     const Index b = task / problem.heads, h = task % problem.heads, kv_head = problem.kv_head(h);
-    const auto head = [&](const InputViews<T>& t) {
-      return HeadInputs<T>{copied_head(t.q, b, h), copied_head(t.k, b, kv_head), copied_head(t.v, b, kv_head)};
+    const auto head = [&](const auto& t) {
+      return JvpInputs<RowMajor<T>>{copied_head(t.q, b, h), copied_head(t.k, b, kv_head), copied_head(t.v, b, kv_head)};
     };
     RowMajor<T> own_out, own_tangent;
     naive_head_jvp(head(inputs), head(directions), mods, slopes, problem, b, h, own_out, own_tangent);
