@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "attn/core/base/check.h"
-#include "attn/core/base/ranges.h"
-#include "attn/mod.h"
+#include "attn/core/mods/hints.h"
 
 namespace attn {
 
@@ -48,18 +47,9 @@ inline auto spans_mask(SpansOfElements spans, bool one_for_all) {
   return bind_mod([spans = std::move(spans), one_for_all](const Problem& problem) {
     require(one_for_all || static_cast<Index>(spans->size()) == problem.batch, "bidirectional_spans: got ",
             spans->size(), " lists of spans for a batch of ", problem.batch);
-    const auto end = [first = spans->data(), one_for_all](Index batch, Index q) {
-      return first[one_for_all ? 0 : batch].of(q);
-    };
-    // The end of the visible keys never decreases from one query to the next.
-    return mask_mod([end](const Position& p) { return p.kv < end(p.batch, p.q); },
-                    [end](const Tile& t) {
-                      if (t.kv.begin >= end(t.batch, t.q.end - 1)) return Coverage::none;
-                      return t.kv.end <= end(t.batch, t.q.begin) ? Coverage::all : Coverage::some;
-                    },
-                    [end](const Tile& t) {
-                      return Range{t.kv.begin, end(t.batch, t.q.end - 1)};
-                    });
+    return keep_ranges([first = spans->data(), one_for_all](const Position& p) {
+      return Range{kFirstKey, first[one_for_all ? 0 : p.batch].of(p.q)};
+    });
   });
 }
 

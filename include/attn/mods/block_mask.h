@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attn/core/base/ranges.h"
-#include "attn/core/mods/distances.h"
+#include "attn/core/mods/hints.h"
 #include "attn/core/mods/tile_mods.h"
 #include "attn/core/tensor/problem.h"
 #include "attn/options.h"

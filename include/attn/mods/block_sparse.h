@@ -6,7 +6,7 @@
 
 #include "attn/core/base/ranges.h"
 #include "attn/core/mods/broadcast.h"
-#include "attn/core/mods/distances.h"
+#include "attn/core/mods/hints.h"
 #include "attn/mod.h"
 
 namespace attn {

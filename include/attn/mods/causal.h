@@ -1,7 +1,7 @@
 // causal(): each query sees the keys up to its own position.
 #pragma once
 
-#include "attn/mod.h"
+#include "attn/core/mods/hints.h"
 
 namespace attn {
 
@@ -16,14 +16,7 @@ namespace attn {
 ///          1 1 1                                                             1 0
 ///                                                                            1 1
 inline auto causal() {
-  return mask_mod([](const Position& p) { return p.kv <= p.q; },
-                  [](const Tile& t) {
-                    if (t.kv.begin > t.q.end - 1) return Coverage::none;
-                    return t.kv.end - 1 <= t.q.begin ? Coverage::all : Coverage::some;
-                  },
-                  [](const Tile& t) {
-                    return Range{t.kv.begin, t.q.end};
-                  });
+  return detail::keep_ranges([](const Position& p) { return Range{detail::kFirstKey, p.q + 1}; });
 }
 
 }  // namespace attn

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "attn/core/base/check.h"
-#include "attn/core/mods/distances.h"
 #include "attn/core/mods/grouping/grouped_mask.h"
+#include "attn/core/mods/hints.h"
 #include "attn/mods/sliding_window.h"
 
 namespace attn {

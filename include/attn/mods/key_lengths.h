@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "attn/core/mods/hints.h"
 #include "attn/core/mods/lengths.h"
-#include "attn/mod.h"
 
 namespace attn {
 
@@ -18,15 +18,9 @@ namespace attn {
 inline auto key_lengths(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_key_lengths(lengths, problem, "key_lengths");
-    const Index* length = lengths.data();
-    return mask_mod([length](const Position& p) { return p.kv < length[p.batch]; },
-                    [length](const Tile& t) {
-                      if (t.kv.begin >= length[t.batch]) return Coverage::none;
-                      return t.kv.end <= length[t.batch] ? Coverage::all : Coverage::some;
-                    },
-                    [length](const Tile& t) {
-                      return Range{t.kv.begin, length[t.batch]};
-                    });
+    return detail::keep_ranges([length = lengths.data()](const Position& p) {
+      return Range{detail::kFirstKey, length[p.batch]};
+    });
   });
 }
 

@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "attn/core/mods/hints.h"
 #include "attn/core/mods/lengths.h"
-#include "attn/mod.h"
 
 namespace attn {
 
@@ -23,15 +23,9 @@ inline auto key_ranges(Indices begin, Indices end) {
     for (std::size_t b = 0; b < begin.size(); ++b)
       detail::require(begin[b] <= end[b], "key_ranges: begin[", b, "] = ", begin[b], " exceeds end[", b,
                       "] = ", end[b]);
-    const auto range = [begin = begin.data(), end = end.data()](Index batch) {
-      return Range{begin[batch], end[batch]};
-    };
-    return mask_mod([range](const Position& p) { return range(p.batch).begin <= p.kv && p.kv < range(p.batch).end; },
-                    [range](const Tile& t) {
-                      const Range kept = intersect(range(t.batch), t.kv);
-                      return kept.empty() ? Coverage::none : kept == t.kv ? Coverage::all : Coverage::some;
-                    },
-                    [range](const Tile& t) { return range(t.batch); });
+    return detail::keep_ranges([begin = begin.data(), end = end.data()](const Position& p) {
+      return Range{begin[p.batch], end[p.batch]};
+    });
   });
 }
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "attn/core/mods/hints.h"
 #include "attn/core/mods/lengths.h"
-#include "attn/mod.h"
 
 namespace attn {
 
@@ -22,15 +22,9 @@ namespace attn {
 inline auto prefix_lm(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_key_lengths(lengths, problem, "prefix_lm");
-    const Index* length = lengths.data();
-    return mask_mod([length](const Position& p) { return p.kv < std::max(length[p.batch], p.q + 1); },
-                    [length](const Tile& t) {
-                      if (t.kv.begin >= std::max(length[t.batch], t.q.end)) return Coverage::none;
-                      return t.kv.end <= std::max(length[t.batch], t.q.begin + 1) ? Coverage::all : Coverage::some;
-                    },
-                    [length](const Tile& t) {
-                      return Range{t.kv.begin, std::max(length[t.batch], t.q.end)};
-                    });
+    return detail::keep_ranges([length = lengths.data()](const Position& p) {
+      return Range{detail::kFirstKey, std::max(length[p.batch], p.q + 1)};
+    });
   });
 }
 

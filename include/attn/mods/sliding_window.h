@@ -4,8 +4,7 @@
 #include <algorithm>
 
 #include "attn/core/base/check.h"
-#include "attn/core/mods/distances.h"
-#include "attn/mod.h"
+#include "attn/core/mods/hints.h"
 
 namespace attn {
 
@@ -13,14 +12,7 @@ namespace detail {
 
 /// Keeps the pairs with first <= q - kv <= last.
 inline auto at_distances(Index first, Index last) {
-  return mask_mod([=](const Position& p) { return bool((p.q - p.kv >= first) & (p.q - p.kv <= last)); },
-                  [=](const Tile& t) {
-                    const Range all = distances(t), seen = intersect(all, {first, last + 1});
-                    return seen.empty() ? Coverage::none : seen == all ? Coverage::all : Coverage::some;
-                  },
-                  [=](const Tile& t) {
-                    return Range{t.q.begin - last, t.q.end - first};
-                  });
+  return keep_ranges([=](const Position& p) { return Range{p.q - last, p.q - first + 1}; });
 }
 
 }  // namespace detail

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "attn/core/base/check.h"
-#include "attn/core/mods/distances.h"
 #include "attn/core/mods/grouping/grouped_mask.h"
+#include "attn/core/mods/hints.h"
 #include "attn/mods/sliding_window.h"
 
 namespace attn {
@@ -84,27 +84,11 @@ inline auto fixed_sparse(Index block, Index summary) {
       [](const Tile& t) {
         return Range{t.kv.begin, t.q.end};
       });
-  const auto own_block =
-      mask_mod([=](const Position& p) { return bool((p.kv <= p.q) & (block_of(p.kv) == block_of(p.q))); },
-               [=](const Tile& t) {
-                 const Index last = t.kv.end - 1;
-                 if (t.kv.begin >= t.q.end || block_of(t.q.begin) > block_of(last)) return Coverage::none;
-                 const bool one_block = block_of(t.kv.begin) == block_of(t.q.end - 1);
-                 return one_block && last <= t.q.begin ? Coverage::all : Coverage::some;
-               },
-               [=](const Tile& t) {
-                 return Range{block_of(t.q.begin) * block, t.q.end};
-               });
+  const auto own_block = detail::keep_ranges([=](const Position& p) { return Range{block_of(p.q) * block, p.q + 1}; });
   // Within a group, keys are numbered by their blocks.
-  const auto earlier_blocks = mask_mod([=](const Position& p) { return p.kv < block_of(p.q); },
-                                       [=](const Tile& t) {
-                                         return t.kv.begin >= block_of(t.q.end - 1) ? Coverage::none
-                                                : t.kv.end <= block_of(t.q.begin)   ? Coverage::all
-                                                                                    : Coverage::some;
-                                       },
-                                       [=](const Tile& t) {
-                                         return Range{t.kv.begin, block_of(t.q.end - 1)};
-                                       });
+  const auto earlier_blocks = detail::keep_ranges([=](const Position& p) {
+    return Range{detail::kFirstKey, block_of(p.q)};
+  });
   return detail::grouped_mask(mask, own_block, earlier_blocks, {block, Range{first, block}});
 }
 

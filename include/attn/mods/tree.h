@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "attn/core/base/ranges.h"
-#include "attn/core/mods/distances.h"
+#include "attn/core/mods/hints.h"
 #include "attn/core/mods/lengths.h"
-#include "attn/mod.h"
 
 namespace attn {
 

@@ -42,4 +42,11 @@ inline const char* note_of_part(const Problem& problem) {
                                    : "; with a kv_offset, all keys from position 0 on must be covered";
 }
 
+/// @throws std::invalid_argument unless all queries of the call have positions in 0..count - 1.
+inline void check_positions(Index count, const Problem& problem, const char* name, const char* what_covers) {
+  require(problem.q_len == 0 || (problem.q_offset >= 0 && problem.q_len <= count - problem.q_offset), name,
+          ": queries have positions ", problem.q_offset, "..", problem.q_offset + problem.q_len - 1, ", but the ",
+          what_covers, " 0..", count - 1);
+}
+
 }  // namespace attn::detail

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "attn/core/mods/broadcast.h"
-#include "attn/core/mods/distances.h"
+#include "attn/core/mods/hints.h"
 
 namespace attn::detail {
 

@@ -13,9 +13,9 @@
 
 #include "attn/core/base/check.h"
 #include "attn/core/base/mutex.h"
-#include "attn/core/mods/distances.h"
 #include "attn/core/mods/grouping/given_lists.h"
 #include "attn/core/mods/grouping/grouped_mask.h"
+#include "attn/core/mods/hints.h"
 
 namespace attn::detail {
 
@@ -176,24 +176,6 @@ struct ListedKeys {
   }
 };
 
-/// Mask that keeps the entries of a query's list and drops the indices after its end. Positions are indices into the
-/// lists.
-struct OwnEntries {
-  const KeyLists* lists;
-  Index first;  ///< index of the list of sequence 0 and head 0
-  Index of_sequence, of_head, heads_of_list;
-
-  Index count(Index sequence, Index head) const {
-    return lists->size(first + sequence * of_sequence + head / heads_of_list * of_head);
-  }
-  bool keep(const Position& p) const { return p.kv < count(p.batch, p.head); }
-  Coverage coverage(const Tile& t) const {
-    const Index own = count(t.batch, t.head);
-    return t.kv.end <= own ? Coverage::all : t.kv.begin < own ? Coverage::some : Coverage::none;
-  }
-  Range kv_range(const Tile& t) const { return {0, count(t.batch, t.head)}; }
-};
-
 /// Gathers the keys of each query's list, or of the list that all queries share; see GatheredMask. The entries are rows
 /// of keys.
 class ListGathering {
@@ -236,35 +218,30 @@ class ListGathering {
 
   template <class Visit>
   void for_each(const Problem& call, const Visit& visit) const {
-    const KeyLists& lists = *lists_;
-    const bool shared = lists.rows == 1;
-    const Index group = call.heads / call.kv_heads;
+    const bool shared = lists_->rows == 1;
     // Query heads that share a key head but not a list are processed in turn.
-    const Index turns = lists.heads == call.heads ? group : 1;
+    const Index turns = lists_->heads == call.heads ? call.heads / call.kv_heads : 1;
     Problem problem = call;
     problem.q_offsets = {};
     problem.q_offset = problem.kv_offset = 0;
     problem.batch = shared ? 1 : call.q_len;
     problem.q_len = shared ? call.q_len : 1;
-    problem.kv_len = lists.longest;
+    problem.kv_len = lists_->longest;
     problem.heads = call.heads / turns;
     for (Index batch = 0; batch < call.batch; ++batch)
       for (Index turn = 0; turn < turns; ++turn) {
-        OwnEntries own{lists_, lists.number(batch, turn, 0), shared ? 0 : 1, lists.heads == 1 ? 0 : turns * lists.rows,
-                       problem.heads / call.kv_heads};
-        GatheredTokens tokens;
-        tokens.batch = batch;
+        GatheredTokens tokens = this->tokens(call, batch);
         tokens.rows_of_sequence = problem.q_len;
-        tokens.q_offset = call.first_query(batch);
-        tokens.kv = {.rows = lists.indices.data(),
-                     .of_batch = own.of_sequence,
-                     .of_head = own.of_head,
-                     .begins = lists.offsets.data() + own.first};
-        tokens.kv_offset = call.kv_offset;
+        tokens.kv.begins += turn * lists_->rows;
+        tokens.kv.of_head *= turns;
         tokens.first_head = turn;
         tokens.head_step = turns;
-        tokens.heads_of_list = own.heads_of_list;
-        visit(tokens, own, problem);
+        // Drops the indices after the end of a list.
+        const auto listed = keep_ranges([kv = tokens.kv, heads = tokens.heads_of_list](const Position& p) {
+          const Index* const begin = kv.begins + p.batch * kv.of_batch + p.head / heads * kv.of_head;
+          return Range{0, begin[1] - begin[0]};
+        });
+        visit(tokens, listed, problem);
       }
   }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attn/core/base/ranges.h"
-#include "attn/core/mods/distances.h"
+#include "attn/core/mods/hints.h"
 
 namespace attn::detail {
 
