@@ -2,13 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include "attn/core/base/check.h"
 #include "attn/core/mods/grouping/grid_strips.h"
 #include "attn/core/mods/lengths.h"
 #include "attn/lists.h"
-#include "attn/mod.h"
 
 namespace attn {
 
@@ -56,19 +54,17 @@ inline TokenGrid token_grid(const Indices& shape, const Indices& window, const I
 inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
   struct Tables {
     TokenGrid grid;
-    GridWindows windows;
+    WindowTable windows;
     StripGathering strips;
   };
   return bind_mod([tables = std::make_shared<const Tables>(
-                       Tables{grid, GridWindows(grid), StripGathering(grid, always)})](const Problem& problem) {
-    const Index tokens = tables->grid.tokens(), first = problem.q_offset;
+                       Tables{grid, WindowTable::of_all(grid), StripGathering(grid, always)})](const Problem& problem) {
+    const Index tokens = tables->grid.tokens();
     const bool may_have_less = tables->grid.axes[0].causal && !problem.has_part_of_keys;
     require(fits_keys(tokens, problem) || (may_have_less && problem.kv_len < tokens), "neighbourhood: the grid has ",
             tokens, " tokens, but there are ", problem.keys().end, " keys", note_of_part(problem));
-    require(problem.q_len == 0 || (first >= 0 && problem.q_len <= tokens - first),
-            "neighbourhood: queries have positions ", first, "..", first + problem.q_len - 1,
-            ", but the grid covers 0..", tokens - 1);
-    const auto mask = mask_mod([windows = &tables->windows](const Position& p) { return windows->keep(p.q, p.kv); },
+    check_positions(tokens, problem, "neighbourhood", "grid covers");
+    const auto mask = mask_mod([windows = &tables->windows](const Position& p) { return windows->has(p.q, p.kv); },
                                [g = &tables->grid](const Tile& t) { return g->coverage(t); },
                                [g = &tables->grid](const Tile& t) { return g->kv_range(t.q); });
     return gathered_mask(mask, tables->strips, problem);

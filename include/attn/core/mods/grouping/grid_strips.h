@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -35,9 +34,8 @@ struct GridStrips {
       : q_shape(shape_of_q),
         kv_shape(shape_of_kv),
         is_row(grid.tokens() == grid.axes[0].length),
-        step(grid.axes[is_row ? 0 : 2].dilation) {
-    for (std::size_t a = 0; a < TokenGrid::kAxes; ++a)
-      windows.axes[a].window = static_cast<std::uint32_t>(grid.axes[a].window);
+        step(grid.axes[is_row ? 0 : 2].dilation),
+        windows(grid) {
     TokenGrid::for_each_in(kv_shape, [&](const Coordinates& n) {
       for (std::size_t a = 0; a < TokenGrid::kAxes; ++a)
         windows.axes[a].number.push_back(static_cast<std::int32_t>(n[a]));

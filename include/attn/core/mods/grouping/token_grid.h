@@ -110,6 +110,27 @@ struct WindowTable {
   };
   std::array<Axis, TokenGrid::kAxes> axes;
 
+  /// Has no queries or keys yet.
+  explicit WindowTable(const TokenGrid& grid) {
+    for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) axes[a].window = static_cast<std::uint32_t>(grid.axes[a].window);
+  }
+
+  /// The table of all tokens. Numbers of different groups are so far apart that no window reaches another group; they
+  /// stay below 4 * length.
+  static WindowTable of_all(const TokenGrid& grid) {
+    WindowTable table(grid);
+    for (Index token = 0; token < grid.tokens(); ++token) {
+      const TokenGrid::Coordinates c = grid.coordinates(token);
+      for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) {
+        const GridAxis& axis = grid.axes[a];
+        const Index group = c[a] % axis.dilation, number = c[a] / axis.dilation, begin = 2 * group * axis.numbers(0);
+        table.axes[a].first.push_back(static_cast<std::int32_t>(begin + axis.first(number, group)));
+        table.axes[a].number.push_back(static_cast<std::int32_t>(begin + number));
+      }
+    }
+    return table;
+  }
+
   /// Whether the query's window contains the key.
   bool has(Index q, Index kv) const {
     const bool in_first = has(axes[0], q, kv), in_second = has(axes[1], q, kv), in_third = has(axes[2], q, kv);
@@ -120,36 +141,6 @@ struct WindowTable {
   static bool has(const Axis& a, Index q, Index kv) {
     return static_cast<std::uint32_t>(a.number.data()[kv] - a.first.data()[q]) < a.window;
   }
-};
-
-/// The windows of all tokens of a grid.
-class GridWindows {
- public:
-  explicit GridWindows(const TokenGrid& grid) {
-    for (std::size_t a = 0; a < TokenGrid::kAxes; ++a)
-      table_.axes[a].window = static_cast<std::uint32_t>(grid.axes[a].window);
-    for (Index token = 0; token < grid.tokens(); ++token) {
-      const TokenGrid::Coordinates c = grid.coordinates(token);
-      Index group = 0;
-      for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) {
-        const GridAxis& axis = grid.axes[a];
-        const Index of_axis = c[a] % axis.dilation, number = c[a] / axis.dilation;
-        table_.axes[a].first.push_back(static_cast<std::int32_t>(axis.first(number, of_axis)));
-        table_.axes[a].number.push_back(static_cast<std::int32_t>(number));
-        group = group * axis.dilation + of_axis;
-      }
-      group_.push_back(static_cast<std::int32_t>(group));
-    }
-  }
-
-  bool keep(Index q, Index kv) const {
-    const bool same_group = group_.data()[q] == group_.data()[kv], in_window = table_.has(q, kv);
-    return bool(same_group & in_window);
-  }
-
- private:
-  WindowTable table_;
-  std::vector<std::int32_t> group_;  ///< the group of each token, over all dimensions
 };
 
 }  // namespace attn::detail
