@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "attn/core/base/ranges.h"
-#include "attn/core/mods/hints.h"
 #include "attn/core/mods/tile_mods.h"
 #include "attn/core/tensor/problem.h"
+#include "attn/mods/block_sparse.h"
 #include "attn/options.h"
 
 namespace attn {
@@ -18,88 +18,45 @@ namespace detail {
 
 /// Records, for each block of 16 queries x 16 keys (the unit of the mod loops), whether a mask keeps all, some or none
 /// of its pairs.
-class BlockMap {
- public:
+struct BlockMap {
   static constexpr Index kBlock = 16;
 
   Index batch, heads;  ///< 1 if all batch elements, or heads, share their blocks
   Index q_len;
-  Range keys;  ///< the positions of the keys
+  Range keys;                        ///< the positions of the keys
+  std::vector<Index> first_queries;  ///< positions of query row 0: one for all batch elements, or one per batch element
+  std::vector<Coverage> blocks;
 
-  explicit BlockMap(const Problem& p)
+  /// Stores what `examine(tile)` returns for every block.
+  template <class Examine>
+  BlockMap(const Problem& p, const Examine& examine)
       : batch(p.batch),
         heads(p.heads),
         q_len(p.q_len),
         keys(p.keys()),
-        first_query_(p.q_offsets.begin(), p.q_offsets.end()) {
-    if (first_query_.empty()) first_query_ = {p.q_offset};
-    blocks_.resize(static_cast<std::size_t>(batch * heads * rows() * columns()), Coverage::none);
-    visited_.resize(static_cast<std::size_t>(batch * heads * rows()));
-  }
-
-  /// Stores what `examine(tile)` returns for every block.
-  template <class Examine>
-  void fill(const Examine& examine) {
-    if (blocks_.empty()) return;
+        first_queries(p.q_offsets.begin(), p.q_offsets.end()) {
+    if (first_queries.empty()) first_queries = {p.q_offset};
+    const Index count = batch * heads * ceil_div(q_len, kBlock) * ceil_div(keys.size(), kBlock);
+    if (count == 0) return;
+    blocks.reserve(static_cast<std::size_t>(count));
     for (Index b = 0; b < batch; ++b)
       for (Index h = 0; h < heads; ++h)
-        for (Index r = 0; r < rows(); ++r) {
-          const Range q{first_query(b) + r * kBlock, first_query(b) + std::min((r + 1) * kBlock, q_len)};
-          Range& visited = visited_[row(b, h, r)];
-          for (Index c = 0; c < columns(); ++c) {
-            const Range kv{keys.begin + c * kBlock, std::min(keys.begin + (c + 1) * kBlock, keys.end)};
-            const Coverage kept = examine(Tile{b, h, q, kv});
-            blocks_[block(b, h, r, c)] = kept;
-            if (kept == Coverage::none) continue;
-            if (visited.empty()) visited.begin = kv.begin;
-            visited.end = kv.end;
+        for (Index row = 0; row < q_len; row += kBlock)
+          for (Index key = keys.begin; key < keys.end; key += kBlock) {
+            const Range queries{first_query(b) + row, first_query(b) + std::min(row + kBlock, q_len)};
+            blocks.push_back(examine(Tile{b, h, queries, {key, std::min(key + kBlock, keys.end)}}));
           }
-        }
   }
 
   /// Returns the position of query row 0 in the calls that the map was made for.
   Index first_query(Index batch_element) const {
-    return first_query_[first_query_.size() == 1 ? 0 : static_cast<std::size_t>(batch_element)];
+    return first_queries[first_queries.size() == 1 ? 0 : static_cast<std::size_t>(batch_element)];
   }
-
-  Coverage coverage(const Tile& t) const {
-    if (is_wide(t.q) || is_wide(t.kv)) return Coverage::some;
-    bool any = false, all = true;
-    for_each_row(t, [&](Index r) {
-      for (Index c = (t.kv.begin - keys.begin) / kBlock; keys.begin + c * kBlock < t.kv.end; ++c) {
-        const Coverage kept = blocks_[block(t.batch, t.head, r, c)];
-        any |= kept != Coverage::none;
-        all &= kept == Coverage::all;
-      }
-    });
-    return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+  Coverage coverage(Index b, Index h, Index row, Index column) const {
+    const Index head = (batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h);
+    const Index number = (head * ceil_div(q_len, kBlock) + row) * ceil_div(keys.size(), kBlock) + column;
+    return blocks[static_cast<std::size_t>(number)];
   }
-
-  Range kv_range(const Tile& t) const {
-    if (is_wide(t.q)) return t.kv;
-    Range all{};
-    for_each_row(t, [&](Index r) { all = hull(all, visited_[row(t.batch, t.head, r)]); });
-    return all;
-  }
-
- private:
-  Index rows() const { return ceil_div(q_len, kBlock); }
-  Index columns() const { return ceil_div(keys.size(), kBlock); }
-  std::size_t row(Index b, Index h, Index r) const {
-    return static_cast<std::size_t>(((batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h)) * rows() + r);
-  }
-  std::size_t block(Index b, Index h, Index r, Index c) const {
-    return row(b, h, r) * static_cast<std::size_t>(columns()) + static_cast<std::size_t>(c);
-  }
-  template <class Visit>
-  void for_each_row(const Tile& t, const Visit& visit) const {
-    const Index first = first_query(t.batch);
-    for (Index r = (t.q.begin - first) / kBlock; r * kBlock < t.q.end - first; ++r) visit(r);
-  }
-
-  std::vector<Index> first_query_;  // one for all batch elements, or one per batch element
-  std::vector<Coverage> blocks_;
-  std::vector<Range> visited_;
 };
 
 }  // namespace detail
@@ -139,12 +96,11 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   static_assert(detail::has_only_masks<Bound>, "attn::block_mask: the argument must be a mask");
   const detail::TileModsOf<float, Bound> tiles(bound);
   const detail::VectorSet vectors = detail::vectors_of(detail::isa_of(options));
-  const auto map = std::make_shared<detail::BlockMap>(problem);
-  map->fill([&](const Tile& tile) {
+  auto map = std::make_shared<const detail::BlockMap>(problem, [&](const Tile& tile) {
     const Coverage hint = bound.of(tile.batch).coverage(tile);
     return hint == Coverage::some ? tiles.examine(vectors, tile) : hint;
   });
-  return bind_mod([mask = std::move(mask), map = std::shared_ptr<const detail::BlockMap>(map)](const Problem& call) {
+  return bind_mod([mask = std::move(mask), map = std::move(map)](const Problem& call) {
     detail::require((map->batch == 1 || map->batch == call.batch) && (map->heads == 1 || map->heads == call.heads),
                     "block_mask was built for batch ", map->batch, ", heads ", map->heads, ", but the call has batch ",
                     call.batch, ", heads ", call.heads);
@@ -156,9 +112,13 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
                       "block_mask was built for q_len ", map->q_len, ", kv_len ", map->keys.size(), ", q_offset ",
                       map->first_query(b), ", kv_offset ", map->keys.begin, ", but the call has q_len ", call.q_len,
                       ", kv_len ", call.kv_len, ", q_offset ", call.q_offset, ", kv_offset ", call.kv_offset);
-    return mask_mod([bound = detail::bind(mask, call)](const Position& p) { return bound.keep(p); },
-                    [map = map.get()](const Tile& t) { return map->coverage(t); },
-                    [map = map.get()](const Tile& t) { return map->kv_range(t); });
+    const auto block = [map = map.get()](Index b, Index h, Index row, Index column) {
+      return map->coverage(b, h, row, column);
+    };
+    constexpr Index kBlock = detail::BlockMap::kBlock;
+    const Range queries{call.q_offset, call.q_offset + kBlock}, keys{map->keys.begin, map->keys.begin + kBlock};
+    const auto keep = [bound = detail::bind(mask, call)](const Position& p) { return bound.keep(p); };
+    return detail::mask_of_blocks(keep, block, {0, 0, queries, keys});
   });
 }
 

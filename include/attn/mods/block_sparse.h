@@ -7,9 +7,43 @@
 #include "attn/core/base/ranges.h"
 #include "attn/core/mods/broadcast.h"
 #include "attn/core/mods/hints.h"
-#include "attn/mod.h"
 
 namespace attn {
+
+namespace detail {
+
+/// A mask of blocks of pairs: block(batch, head, row, column) is the coverage of one. `first` is the block of row 0 and
+/// column 0, and all have its size.
+template <class Keep, class Block>
+auto mask_of_blocks(Keep keep, Block block, const Tile& first) {
+  const auto for_each = [block, q = first.q, kv = first.kv](const Tile& t, const auto& visit) {
+    const Index rows = q.size(), columns = kv.size();
+    for (Index r = (t.q.begin - q.begin) / rows; q.begin + r * rows < t.q.end; ++r)
+      for (Index c = (t.kv.begin - kv.begin) / columns; kv.begin + c * columns < t.kv.end; ++c)
+        visit(block(t.batch, t.head, r, c), Range{kv.begin + c * columns, kv.end + c * columns});
+  };
+  return mask_mod(
+      std::move(keep),
+      [for_each](const Tile& t) {
+        if (is_wide(t.q) || is_wide(t.kv)) return Coverage::some;
+        bool any = false, all = true;
+        for_each(t, [&](Coverage kept, const Range&) {
+          any |= kept != Coverage::none;
+          all &= kept == Coverage::all;
+        });
+        return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+      },
+      [for_each](const Tile& t) {
+        if (is_wide(t.q)) return t.kv;
+        Range visited{};
+        for_each(t, [&](Coverage kept, const Range& keys) {
+          if (kept != Coverage::none) visited = hull(visited, keys);
+        });
+        return visited;
+      });
+}
+
+}  // namespace detail
 
 /// Keeps the pairs whose block, (query row / block_q, key / block_kv), is true in `map`. The map may be any tensor of
 /// bool that attn::view accepts, of rank 2 to 4. Its dimensions are aligned from the right with (batch, heads, blocks
@@ -38,31 +72,15 @@ auto block_sparse(X&& map, Index block_q, Index block_kv) {
     blocks.kv_offset = detail::floor_div(problem.kv_offset, block_kv);
     blocks.kv_len = detail::ceil_div(problem.keys().end, block_kv) - blocks.kv_offset;
     blocks.q_offset = 0;
-    const auto kept = [t = held.over(blocks, "block_sparse", "(batch, heads, query blocks, key blocks)"), block_q,
-                       block_kv, first = problem.q_offset](Index batch, Index head, Index q, Index kv) {
-      return t(Position{batch, head, (q - first) / block_q, kv / block_kv});
+    const auto table = held.over(blocks, "block_sparse", "(batch, heads, query blocks, key blocks)");
+    const auto block = [table](Index b, Index h, Index row, Index column) {
+      return table(Position{b, h, row, column}) ? Coverage::all : Coverage::none;
     };
-    return mask_mod([kept](const Position& p) { return bool(kept(p.batch, p.head, p.q, p.kv)); },
-                    [kept, block_q, block_kv, first = problem.q_offset](const Tile& t) {
-                      if (detail::is_wide(t.q) || detail::is_wide(t.kv)) return Coverage::some;
-                      bool any = false, all = true;
-                      for (Index q = t.q.begin; q < t.q.end; q += block_q - (q - first) % block_q)
-                        for (Index kv = t.kv.begin; kv < t.kv.end; kv += block_kv - kv % block_kv) {
-                          const bool k = kept(t.batch, t.head, q, kv);
-                          any |= k;
-                          all &= k;
-                        }
-                      return all ? Coverage::all : any ? Coverage::some : Coverage::none;
-                    },
-                    [kept, block_q, block_kv, first = problem.q_offset](const Tile& t) {
-                      if (detail::is_wide(t.q)) return t.kv;
-                      Range visited{};
-                      for (Index q = t.q.begin; q < t.q.end; q += block_q - (q - first) % block_q)
-                        for (Index kv = t.kv.begin; kv < t.kv.end; kv += block_kv - kv % block_kv)
-                          if (kept(t.batch, t.head, q, kv))
-                            visited = detail::hull(visited, {kv, kv + block_kv - kv % block_kv});
-                      return visited;
-                    });
+    const auto keep = [table, block_q, block_kv, first = problem.q_offset](const Position& p) {
+      return bool(table(Position{p.batch, p.head, (p.q - first) / block_q, p.kv / block_kv}));
+    };
+    const Range queries{problem.q_offset, problem.q_offset + block_q}, keys{0, block_kv};
+    return detail::mask_of_blocks(keep, block, {0, 0, queries, keys});
   });
 }
 
