@@ -46,15 +46,6 @@ concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& t
   { mods.grid(tile) } -> std::same_as<PairGrid>;
 };
 
-/// Whether some masks evaluate many pairs at once, as words of bits.
-template <class M>
-constexpr bool has_words_of_pairs = [] {
-  if constexpr (requires { M::kHasWords; })
-    return M::kHasWords;
-  else
-    return false;
-}();
-
 /// 1 / x, or 0 for 0.
 constexpr long double inverse_of(long double x) { return x == 0 ? 0 : 1 / x; }
 
@@ -292,6 +283,10 @@ concept ModsOfCall = requires(const M& mods, Index batch) {
   requires std::same_as<const bool, decltype(M::kHasDropout)>;
   { mods.of(batch) } -> ModsOfElement;
 };
+
+/// The type of the mods of one batch element.
+template <ModsOfCall M>
+using ModsOfOne = std::remove_cvref_t<decltype(std::declval<const M&>().of(0))>;
 
 /// The mods of a call: bound once for all batch elements, or once per element if elements have different positions.
 template <class One>

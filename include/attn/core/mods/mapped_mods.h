@@ -31,6 +31,7 @@ class MappedMods {
  public:
   static constexpr bool kHasScores = Mods::kHasScores;
   static constexpr bool kHasMasks = Mods::kHasMasks || !std::is_same_v<Far, EveryPair>;
+  static constexpr bool kHasWords = false;
   static constexpr bool kIsOpaque = Mods::kIsOpaque;
   static constexpr bool kHasSinks = Mods::kHasSinks;
   static constexpr bool kHasDropout = Mods::kHasDropout;

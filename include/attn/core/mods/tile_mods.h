@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
-#include <utility>
 
 #include "attn/core/mods/bound_mods.h"
 #include "attn/core/mods/dropout_kernels.h"
@@ -131,18 +129,18 @@ struct ModLoops {
     Position p{t.tile.batch, t.tile.head, t.tile.q.begin, 0};
     T *row = t.scores, *slopes = t.slopes;
     const Index step = kSlopes ? t.stride : 0;
-    if constexpr (kMasked && has_words_of_pairs<Mods>)
+    if constexpr (kMasked && Mods::kHasWords)
       if (t.tile.q.size() == kLanes) return words_of_block(mods, t);
     if (t.tile.q.size() == kLanes) {
       for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
-        vector_of_pairs<kMasked>(mods, row, slopes, p);
+        pairs<kMasked, kLanes>(mods, row, slopes, p);
       return;
     }
     // Mods only see pairs that exist: a lambda may use the position to index its own memory.
     for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
       for (p.q = t.tile.q.begin; p.q < t.tile.q.end; ++p.q) {
         const Index i = p.q - t.tile.q.begin;
-        pair<kMasked>(mods, row[i], kSlopes ? slopes + i : nullptr, p);
+        pairs<kMasked, 1>(mods, row + i, kSlopes ? slopes + i : nullptr, p);
       }
   }
 
@@ -154,7 +152,7 @@ struct ModLoops {
     mods.template words<kLanes>(p, t.tile.kv.size(), words);
     T *row = t.scores, *slopes = t.slopes;
     for (Index j = 0; j < t.tile.kv.size(); ++j, ++p.kv, row += t.stride, slopes += kSlopes ? t.stride : 0) {
-      if constexpr (Mods::kHasScores) vector_of_pairs<false>(mods, row, slopes, p);
+      if constexpr (Mods::kHasScores) pairs<false, kLanes>(mods, row, slopes, p);
       const Int bit = static_cast<Int>(Int(1) << j);
       Array<Int, kLanes> kept;
       if constexpr (Mods::kHasPairwiseMasks)
@@ -172,61 +170,32 @@ struct ModLoops {
       std::fill_n(t.scores + j * t.stride, t.tile.q.size(), -std::numeric_limits<T>::infinity());
   }
 
-  template <bool kMasked>
-  static ATTN_INLINE void pair(const Mods& mods, T& x, [[maybe_unused]] T* slope, const Position& p) {
+  /// Applies the mods to kCount neighbouring queries, the first of which is p.q: a vector of queries, or one.
+  template <bool kMasked, int kCount>
+  static ATTN_INLINE void pairs(const Mods& mods, T* scores, [[maybe_unused]] T* slopes, const Position& p) {
     if constexpr (Mods::kHasScores && kSlopes) {
-      const Dual<T> y = mods.score(Dual<T>(x, T(1)), p);
-      x = y.value, *slope = y.slope;
-    } else if constexpr (Mods::kHasScores) {
-      x = mods.score(x, p);
-    }
-    if constexpr (kMasked) x = mods.keep(p) ? x : -std::numeric_limits<T>::infinity();
-  }
-
-  template <bool kMasked>
-  static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, [[maybe_unused]] T* slopes, const Position& p) {
-    using Int = typename V::Int;
-    if constexpr (Mods::kHasScores && kSlopes) {
-      Array<T, kLanes> x, slope;
-      for (int i = 0; i < kLanes; ++i) {
+      Array<T, kCount> x, slope;
+      for (int i = 0; i < kCount; ++i) {
         const Dual<T> y = mods.score(Dual<T>(scores[i], T(1)), Position{p.batch, p.head, p.q + i, p.kv});
         x[i] = y.value, slope[i] = y.slope;
       }
-      for (int i = 0; i < kLanes; ++i) scores[i] = x[i];
-      for (int i = 0; i < kLanes; ++i) slopes[i] = slope[i];
+      for (int i = 0; i < kCount; ++i) scores[i] = x[i];
+      for (int i = 0; i < kCount; ++i) slopes[i] = slope[i];
     } else if constexpr (Mods::kHasScores) {
-      Array<T, kLanes> x;
-      for (int i = 0; i < kLanes; ++i) x[i] = mods.score(scores[i], Position{p.batch, p.head, p.q + i, p.kv});
-      for (int i = 0; i < kLanes; ++i) scores[i] = x[i];
+      Array<T, kCount> x;
+      for (int i = 0; i < kCount; ++i) x[i] = mods.score(scores[i], Position{p.batch, p.head, p.q + i, p.kv});
+      for (int i = 0; i < kCount; ++i) scores[i] = x[i];
     }
-    if constexpr (kMasked) {
-      Array<Int, kLanes> kept;
-      for (int i = 0; i < kLanes; ++i) kept[i] = -static_cast<Int>(mods.keep(Position{p.batch, p.head, p.q + i, p.kv}));
+    if constexpr (kMasked && kCount == kLanes) {
+      Array<typename V::Int, kLanes> kept;
+      for (int i = 0; i < kLanes; ++i)
+        kept[i] = -static_cast<typename V::Int>(mods.keep(Position{p.batch, p.head, p.q + i, p.kv}));
       drop_where_zero<V>(scores, kept);
+    } else if constexpr (kMasked) {
+      if (!mods.keep(p)) *scores = -std::numeric_limits<T>::infinity();
     }
   }
 };
-
-/// ModLoops compiled for a set of vectors. `flatten` inlines the caller's lambdas, so that they too are compiled for
-/// that set; `noinline` keeps the functions out of their callers, where vectors would become as narrow as -march=native
-/// prefers.
-template <VectorSet, class Loops>
-struct CompiledMods;
-#define ATTN_COMPILED_MODS(set, target, ...)                                                              \
-  template <class Loops>                                                                                  \
-  struct CompiledMods<VectorSet::set, Loops> {                                                            \
-    template <class Mods, class ScoreTile>                                                                \
-    target __attribute__((flatten, noinline)) static void all_pairs(const Mods& mods, const ScoreTile& t, \
-                                                                    bool masked) {                        \
-      Loops::all_pairs(mods, t, masked);                                                                  \
-    }                                                                                                     \
-    template <class Mods>                                                                                 \
-    target __attribute__((flatten, noinline)) static Coverage examine(const Mods& mods, const Tile& t) {  \
-      return Loops::examine(mods, t);                                                                     \
-    }                                                                                                     \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED_MODS)
-#undef ATTN_COMPILED_MODS
 
 template <class T, ModsOfCall Mods>
 class TileModsOf final : public TileMods<T> {
@@ -245,7 +214,7 @@ class TileModsOf final : public TileMods<T> {
 
   void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const override {
     with_vectors<T>(vectors, [&]<VectorSet kSet>() {
-      Compiled<kSet>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile}, masked);
+      flattened<kSet, Loops<kSet>::all_pairs>(mods_.of(tile.batch), {scores, stride, tile}, masked);
     });
   }
 
@@ -264,15 +233,13 @@ class TileModsOf final : public TileMods<T> {
   }
 
   Coverage examine(VectorSet vectors, const Tile& tile) const {
-    return with_vectors<T>(vectors,
-                           [&]<VectorSet kSet>() { return Compiled<kSet>::examine(mods_.of(tile.batch), tile); });
+    return with_vectors<T>(
+        vectors, [&]<VectorSet kSet>() { return flattened<kSet, Loops<kSet>::examine>(mods_.of(tile.batch), tile); });
   }
 
  private:
-  /// The type of the mods of one batch element.
-  using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
   template <VectorSet kSet>
-  using Compiled = CompiledMods<kSet, ModLoops<T, Own, kVectorBytes<kSet>>>;
+  using Loops = ModLoops<T, ModsOfOne<Mods>, kVectorBytes<kSet>>;
 
   const Mods& mods_;
 };
@@ -300,9 +267,8 @@ class ScoreSlopesOf final : public ScoreSlopes<T> {
 
   void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const override {
     with_vectors<T>(vectors, [&]<VectorSet kSet>() {
-      using Own = std::remove_cvref_t<decltype(mods_.of(tile.batch))>;
-      using Loops = ModLoops<T, Own, kVectorBytes<kSet>, true>;
-      CompiledMods<kSet, Loops>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile, slopes}, masked);
+      using Loops = ModLoops<T, ModsOfOne<Mods>, kVectorBytes<kSet>, true>;
+      flattened<kSet, Loops::all_pairs>(mods_.of(tile.batch), {scores, stride, tile, slopes}, masked);
     });
   }
 

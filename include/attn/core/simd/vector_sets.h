@@ -79,13 +79,17 @@ decltype(auto) with_vectors([[maybe_unused]] VectorSet vectors, const Use& use) 
 #endif
 
 /// A kernel compiled for an instruction set. Kernels are forced inline into call(), whose attribute selects the
-/// instructions that they may use, regardless of the program's flags.
+/// instructions that they may use, regardless of the program's flags. call_flattened() also inlines the caller's
+/// lambdas; it is not inlined itself, because in its callers vectors would become as narrow as -march=native prefers.
 template <VectorSet, auto kKernel>
 struct Compiled;
-#define ATTN_COMPILED(set, target, ...)                                                      \
-  template <class Result, class... Args, Result (*kKernel)(Args...)>                         \
-  struct Compiled<VectorSet::set, kKernel> {                                                 \
-    target ATTN_UNCHECKED_CALL static Result call(Args... args) { return kKernel(args...); } \
+#define ATTN_COMPILED(set, target, ...)                                                                        \
+  template <class Result, class... Args, Result (*kKernel)(Args...)>                                           \
+  struct Compiled<VectorSet::set, kKernel> {                                                                   \
+    target ATTN_UNCHECKED_CALL static Result call(Args... args) { return kKernel(args...); }                   \
+    target ATTN_UNCHECKED_CALL __attribute__((flatten, noinline)) static Result call_flattened(Args... args) { \
+      return kKernel(args...);                                                                                 \
+    }                                                                                                          \
   };
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_COMPILED
@@ -93,5 +97,7 @@ ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 
 template <VectorSet kSet, auto kKernel>
 inline constexpr auto compiled = Compiled<kSet, kKernel>::call;
+template <VectorSet kSet, auto kKernel>
+inline constexpr auto flattened = Compiled<kSet, kKernel>::call_flattened;
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR
