@@ -14,16 +14,14 @@ namespace attn {
 
 namespace detail {
 
-/// The base of all mods.
-struct ModBase {
-  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
-  constexpr operator ModByCondition() const { return nullptr; }
-  /// A mod is not a condition.
-  explicit operator bool() const = delete;
+/// The hints of a mask that provides none.
+struct NoHint {
+  static constexpr bool kIsOpaque = true;
+  constexpr Coverage operator()(const Tile&) const { return Coverage::some; }
 };
-
-/// Placeholder for a hint that a mask does not provide.
-struct NoHint {};
+struct AllKeys {
+  constexpr Range operator()(const Tile& tile) const { return tile.kv; }
+};
 
 /// Stands for the result of a lambda that does not take the given arguments.
 struct NotCallable {};
@@ -43,64 +41,47 @@ constexpr bool callable = !std::is_same_v<R, NotCallable>;
 }  // namespace detail
 
 /// A mask: a predicate that says which pairs are kept, and two optional hints that only save work. Made by mask_mod().
-template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
-struct MaskMod : detail::ModBase {
+template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::AllKeys>
+struct MaskMod : detail::ModBase<detail::ModKind::mask> {
   Keep keep;                   ///< `bool(const Position&)`: whether a pair is kept
   CoverageHint coverage_hint;  ///< `Coverage(const Tile&)`, or NoHint
-  KvRangeHint kv_range_hint;   ///< `Range(const Tile&)`, or NoHint
+  KvRangeHint kv_range_hint;   ///< `Range(const Tile&)`, or AllKeys
 
   /// Whether the mask has no coverage hint. The loop then evaluates the predicate for a whole tile before it computes
   /// the tile's products.
-  static constexpr bool kIsOpaque = [] {
-    if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
-      return true;
-    else if constexpr (requires { CoverageHint::kIsOpaque; })
-      return CoverageHint::kIsOpaque;  // combines other masks
-    else
-      return false;
-  }();
+  static constexpr bool kIsOpaque = detail::is_opaque<CoverageHint>;
 
   /// Returns how much of the tile is kept: `none` if no pair is, `all` if every pair is. `some` is always a correct
   /// answer.
-  Coverage coverage(const Tile& tile) const {
-    if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
-      return Coverage::some;
-    else
-      return coverage_hint(tile);
-  }
+  Coverage coverage(const Tile& tile) const { return coverage_hint(tile); }
 
   /// Returns the keys worth visiting for the tile's queries: a range that contains every key of tile.kv that any of
   /// them keeps.
-  Range kv_range(const Tile& tile) const {
-    if constexpr (std::is_same_v<KvRangeHint, detail::NoHint>)
-      return tile.kv;
-    else
-      return intersect(tile.kv, kv_range_hint(tile));
-  }
+  Range kv_range(const Tile& tile) const { return intersect(tile.kv, kv_range_hint(tile)); }
 };
 
 /// A function of scores, applied after the scale and before all masks. Made by score_mod().
 template <class Score>
-struct ScoreMod : detail::ModBase {
+struct ScoreMod : detail::ModBase<detail::ModKind::score> {
   Score score;  ///< `(x, const Position&)`: the new score; x is a Dual when gradients are computed
 };
 
 /// An attention sink: e^logit is added to the softmax denominator of every query of a head, so that part of the weight
 /// goes to no key. Made by sinks().
 template <class Logit>
-struct SinkMod : detail::ModBase {
+struct SinkMod : detail::ModBase<detail::ModKind::sink> {
   Logit logit;  ///< `double(Index head)`; -inf for a head without a sink
 };
 
 /// Dropout: sets random weights to 0 after the softmax. Made by dropout().
-struct DropoutMod : detail::ModBase {
+struct DropoutMod : detail::ModBase<detail::ModKind::dropout> {
   double rate;         ///< the fraction of weights that become 0
   std::uint64_t seed;  ///< determines which weights become 0
 };
 
 /// A mod that needs the sizes of the call and becomes a mask or a score mod when they are known. Made by bind_mod().
 template <class Make>
-struct BoundLate : detail::ModBase {
+struct BoundLate : detail::ModBase<detail::ModKind::late> {
   Make make;  ///< `(const Problem&)`: makes the mod
 };
 
@@ -115,7 +96,7 @@ struct BoundLate : detail::ModBase {
 /// agree with `keep`.
 /// @param kv_range  optional: `Range(const Tile&)`, the keys worth visiting for the queries of a tile, so that tiles
 /// outside this range cost nothing.
-template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
+template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::AllKeys>
 constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_range = {}) {
   using R = typename detail::ResultOf<Keep, Position>::type;
   static_assert(
@@ -124,12 +105,10 @@ constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_ra
       "return p.kv <= p.q; }");
   static_assert(!detail::callable<R> || std::is_same_v<R, bool>,
                 "attn::mask_mod: the lambda must return bool (true = keep); to add to a score use attn::score_mod");
-  if constexpr (!std::is_same_v<CoverageHint, detail::NoHint>)
-    static_assert(std::is_same_v<typename detail::ResultOf<CoverageHint, Tile>::type, Coverage>,
-                  "attn::mask_mod: the coverage hint must be callable as attn::Coverage(const attn::Tile&)");
-  if constexpr (!std::is_same_v<KvRangeHint, detail::NoHint>)
-    static_assert(std::is_same_v<typename detail::ResultOf<KvRangeHint, Tile>::type, Range>,
-                  "attn::mask_mod: the key-range hint must be callable as attn::Range(const attn::Tile&)");
+  static_assert(std::is_same_v<typename detail::ResultOf<CoverageHint, Tile>::type, Coverage>,
+                "attn::mask_mod: the coverage hint must be callable as attn::Coverage(const attn::Tile&)");
+  static_assert(std::is_same_v<typename detail::ResultOf<KvRangeHint, Tile>::type, Range>,
+                "attn::mask_mod: the key-range hint must be callable as attn::Range(const attn::Tile&)");
   return MaskMod<Keep, CoverageHint, KvRangeHint>{{}, std::move(keep), std::move(coverage), std::move(kv_range)};
 }
 
@@ -206,7 +185,7 @@ constexpr auto bind_mod(Make make) {
 
 /// Several mods in order. Scores pass through them from left to right, then all masks are intersected.
 template <class... M>
-struct Mods : detail::ModBase {
+struct Mods : detail::ModBase<detail::ModKind::several> {
   std::tuple<M...> parts;  ///< from left to right
 };
 

@@ -140,22 +140,10 @@ inline bool grouping_pays(const Problem& call, const Grouping& g) {
   return 3 * grouped < 2 * far;
 }
 
-/// Whether the first mask that groups tokens gathers keys.
-template <class Mods>
-constexpr bool gathers_keys() {
-  if constexpr (Mods::kIsGrouped)
-    return is_gathered<std::remove_cvref_t<decltype(std::declval<Mods>().grouped())>>;
-  else
-    return false;
-}
-
 /// Whether a pass with the `near` part of a GroupedMask comes before the passes over groups.
 template <class Mods>
 constexpr bool has_near_part() {
-  if constexpr (Mods::kIsGrouped && !gathers_keys<Mods>())
-    return !std::is_same_v<std::remove_cvref_t<decltype(std::declval<Mods>().grouped().near)>, NoHint>;
-  else
-    return false;
+  return requires(const Mods& mods) { requires !std::is_same_v<decltype(mods.grouped().near), NoHint>; };
 }
 
 /// The results that a resuming pass takes from the one before: the log-sum-exps with their parts lost to rounding. If
@@ -273,7 +261,7 @@ void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool resumes
   };
   if constexpr (Mods::kIsGrouped) {
     [[maybe_unused]] const auto& mask = mods.grouped();
-    if constexpr (gathers_keys<Mods>()) {
+    if constexpr (requires { mask.gathering; }) {
       if (!tensors.problem.row_invariant && mask.gathers(tensors.problem))
         return mask.gathering->for_each(
             tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {

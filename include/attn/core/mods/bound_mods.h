@@ -61,25 +61,19 @@ constexpr bool has_only_masks = !(M::kHasScores || M::kHasSinks || M::kHasDropou
 template <class... M>
 class BoundMods {
  public:
-  static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
-  static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasScores = (is_score<M> || ...);
+  static constexpr bool kHasMasks = (is_mask<M> || ...);
   /// Whether there are masks that evaluate many pairs at once (words), and masks that evaluate pairs one by one.
-  static constexpr bool kHasWords = (has_words<std::remove_cvref_t<M>> || ...);
-  static constexpr bool kHasPairwiseMasks =
-      ((is_mask<std::remove_cvref_t<M>> && !has_words<std::remove_cvref_t<M>>) || ...);
-  static constexpr bool kIsOpaque = ([] {
-    if constexpr (is_mask<std::remove_cvref_t<M>>)
-      return std::remove_cvref_t<M>::kIsOpaque;
-    else
-      return false;
-  }() || ...);
-  static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
-  static constexpr bool kHasDropout = (is_dropout<std::remove_cvref_t<M>> || ...);
-  static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasWords = (has_words<M> || ...);
+  static constexpr bool kHasPairwiseMasks = ((is_mask<M> && !has_words<M>) || ...);
+  static constexpr bool kIsOpaque = (is_opaque<M> || ...);
+  static constexpr bool kHasSinks = (is_sink<M> || ...);
+  static constexpr bool kHasDropout = (is_dropout<M> || ...);
+  static constexpr bool kIsGrouped = (is_grouped<M> || ...);
   /// Whether a mod has learned parameters.
-  static constexpr bool kLearns = (is_learned<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kLearns = (is_learned<M> || ...);
 
-  explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
+  explicit BoundMods(M&&... mods) : mods_(std::forward<M>(mods)...) {}
 
   /// Returns the mods of a batch element, which are the same for all elements; see CallMods.
   const BoundMods& of(Index) const { return *this; }
@@ -88,9 +82,7 @@ class BoundMods {
   /// the loops over whole vectors and over single pairs give the same bits.
   template <class X>
   X score(X x, const Position& p) const {
-    each([&](const auto& mod) {
-      if constexpr (is_score<std::remove_cvref_t<decltype(mod)>>) x = unfused(static_cast<X>(mod.score(x, p)));
-    });
+    each_of<ModKind::score>([&](const auto& mod) { x = unfused(static_cast<X>(mod.score(x, p))); });
     return x;
   }
 
@@ -105,13 +97,13 @@ class BoundMods {
   template <class Visit>
   void each_learned(const Visit& visit) const {
     each([&](const auto& mod) {
-      if constexpr (is_learned<std::remove_cvref_t<decltype(mod)>>) visit(mod);
+      if constexpr (is_learned<decltype(mod)>) visit(mod);
     });
   }
 
   bool keep(const Position& p) const {
     bool kept = true;
-    masks([&](const auto& mask) { kept = kept & mask.keep(p); });
+    each_of<ModKind::mask>([&](const auto& mask) { kept = kept & mask.keep(p); });
     return kept;
   }
 
@@ -120,8 +112,8 @@ class BoundMods {
   template <int kQueries, class Word>
   [[gnu::always_inline]] void words(const Position& first, Index keys, Word* all) const requires kHasWords {
     for (int i = 0; i < kQueries; ++i) all[i] = Word(0xffff);
-    masks([&](const auto& mask) {
-      if constexpr (has_words<std::remove_cvref_t<decltype(mask)>>) {
+    each_of<ModKind::mask>([&](const auto& mask) {
+      if constexpr (has_words<decltype(mask)>) {
         Word own[static_cast<std::size_t>(kQueries)];
         mask.keep.template words<kQueries>(first, keys, own);
         for (int i = 0; i < kQueries; ++i) all[i] &= own[i];
@@ -130,8 +122,8 @@ class BoundMods {
   }
   bool keep_beside_words(const Position& p) const requires kHasWords {
     bool kept = true;
-    masks([&](const auto& mask) {
-      if constexpr (!has_words<std::remove_cvref_t<decltype(mask)>>) kept = kept & mask.keep(p);
+    each_of<ModKind::mask>([&](const auto& mask) {
+      if constexpr (!has_words<decltype(mask)>) kept = kept & mask.keep(p);
     });
     return kept;
   }
@@ -151,9 +143,7 @@ class BoundMods {
   }
   template <class Visit>
   void each_dropout(const Visit& visit) const {
-    each([&](const auto& mod) {
-      if constexpr (is_dropout<std::remove_cvref_t<decltype(mod)>>) visit(mod);
-    });
+    each_of<ModKind::dropout>(visit);
   }
 
   /// Returns the positions of a tile's pairs in the call.
@@ -163,16 +153,13 @@ class BoundMods {
   double sink(Index head) const {
     using State = SoftmaxState<double>;
     double all = State().lse();
-    each([&](const auto& mod) {
-      if constexpr (is_sink<std::remove_cvref_t<decltype(mod)>>)
-        all = merged(State::of(all), State::of(mod.logit(head))).lse();
-    });
+    each_of<ModKind::sink>([&](const auto& mod) { all = merged(State::of(all), State::of(mod.logit(head))).lse(); });
     return all;
   }
 
   Coverage coverage(const Tile& tile) const {
     Coverage sum = Coverage::all;
-    masks([&](const auto& mask) {
+    each_of<ModKind::mask>([&](const auto& mask) {
       if (sum != Coverage::none) sum = std::min(sum, mask.coverage(tile));
     });
     return sum;
@@ -180,7 +167,7 @@ class BoundMods {
 
   Range kv_range(const Tile& tile) const {
     Range range = tile.kv;
-    masks([&](const auto& mask) { range = intersect(range, mask.kv_range(tile)); });
+    each_of<ModKind::mask>([&](const auto& mask) { range = intersect(range, mask.kv_range(tile)); });
     return range;
   }
 
@@ -189,38 +176,33 @@ class BoundMods {
 
   /// Returns all mods, with the first grouped mask replaced by its `near` part.
   auto with_near_part() const requires kIsGrouped {
-    return chosen([]<class Mod>(const Mod& mod, auto is_first) {
-      if constexpr (is_first)
-        return std::tie(mod.near);
-      else
-        return std::tie(mod);
-    });
+    return with_grouped_as([](const auto& mask) { return std::tie(mask.near); });
   }
-
   /// Returns all mods except the first grouped mask.
   auto without_grouped() const requires kIsGrouped {
-    return chosen([]<class Mod>(const Mod& mod, auto is_first) {
-      if constexpr (is_first)
-        return std::tuple<>();
-      else
-        return std::tie(mod);
-    });
+    return with_grouped_as([](const auto&) { return std::tuple<>(); });
   }
 
  private:
   static constexpr std::size_t kFirstGrouped = [] {
-    const std::array<bool, sizeof...(M) + 1> grouped{is_grouped<std::remove_cvref_t<M>>..., true};
+    const std::array<bool, sizeof...(M) + 1> grouped{is_grouped<M>..., true};
     return static_cast<std::size_t>(std::find(grouped.begin(), grouped.end(), true) - grouped.begin());
   }();
 
-  /// Returns the mods that `choose` returns when given each mod and whether it is the first grouped mask.
-  template <class Choose>
-  auto chosen(const Choose& choose) const {
-    const auto made = [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return std::tuple_cat(choose(std::get<I>(mods_), std::bool_constant<I == kFirstGrouped>())...);
-    }
-    (std::index_sequence_for<M...>());
-    return std::apply([](const auto&... mod) { return BoundMods<decltype(mod)...>(std::tie(mod...)); }, made);
+  /// Returns the mods, with those that replacement(mask) returns in place of the first grouped mask.
+  template <class Replacement>
+  auto with_grouped_as(const Replacement& replacement) const {
+    const auto part = [&]<std::size_t i>(std::index_sequence<i>) {
+      if constexpr (i == kFirstGrouped)
+        return replacement(std::get<i>(mods_));
+      else
+        return std::tie(std::get<i>(mods_));
+    };
+    const auto all = [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return std::tuple_cat(part(std::index_sequence<i>())...);
+    };
+    return std::apply([](const auto&... mod) { return BoundMods<decltype(mod)...>(mod...); },
+                      all(std::index_sequence_for<M...>()));
   }
 
   /// learn() for the mods from index i on, whose slots begin at `first`.
@@ -248,13 +230,13 @@ class BoundMods {
   }
 
   template <class F>
-  void each(F f) const {
+  void each(const F& f) const {
     std::apply([&](const auto&... mod) { (f(mod), ...); }, mods_);
   }
-  template <class F>
-  void masks(F f) const {
+  template <ModKind kKind, class F>
+  void each_of(const F& f) const {
     each([&](const auto& mod) {
-      if constexpr (is_mask<std::remove_cvref_t<decltype(mod)>>) f(mod);
+      if constexpr (kind_of<decltype(mod)> == kKind) f(mod);
     });
   }
 
@@ -266,8 +248,7 @@ template <class M>
 auto bind(const M& mods, const Problem& problem) {
   static_assert(check_mods<M>());
   const auto each = [&](const auto&... m) {
-    return BoundMods<decltype(bind_one(m, problem))...>(
-        std::tuple<decltype(bind_one(m, problem))...>(bind_one(m, problem)...));
+    return BoundMods<decltype(bind_one(m, problem))...>(bind_one(m, problem)...);
   };
   if constexpr (is_mods<M>)
     return std::apply(each, mods.parts);
@@ -354,17 +335,18 @@ class MadeIfAny {
  public:
   template <class... From>
   explicit MadeIfAny(const From&... from) : made_(from...) {}
-  const Interface* get() const { return &made_; }
+
+  const Interface* get() const {
+    if constexpr (kAny) return &made_;
+    return nullptr;
+  }
 
  private:
-  Made made_;
-};
-template <class Interface, class Made>
-class MadeIfAny<Interface, Made, false> {
- public:
-  template <class... From>
-  explicit MadeIfAny(const From&...) {}
-  const Interface* get() const { return nullptr; }
+  struct Nothing {
+    template <class... From>
+    explicit Nothing(const From&...) {}
+  };
+  std::conditional_t<kAny, Made, Nothing> made_;
 };
 
 }  // namespace attn::detail

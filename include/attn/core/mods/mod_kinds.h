@@ -13,18 +13,6 @@ namespace attn {
 
 struct Options;
 
-template <class Keep, class CoverageHint, class KvRangeHint>
-struct MaskMod;
-template <class Score>
-struct ScoreMod;
-template <class Logit>
-struct SinkMod;
-struct DropoutMod;
-template <class Make>
-struct BoundLate;
-template <class... M>
-struct Mods;
-
 namespace detail {
 
 /// The type of `condition ? a : b` for two mods of different types. Mods convert to this type only so that the call can
@@ -33,57 +21,65 @@ namespace detail {
 struct ChosenByCondition;
 using ModByCondition = int ChosenByCondition::*;
 
+enum class ModKind { none, mask, score, sink, dropout, late, several };
+
+/// The base of all mods of a kind.
+template <ModKind kOf>
+struct ModBase {
+  static constexpr ModKind kKind = kOf;
+
+  /// Lets the call reject `condition ? a : b` with its own error message if a and b are mods of different types.
+  constexpr operator ModByCondition() const { return nullptr; }
+  /// A mod is not a condition.
+  explicit operator bool() const = delete;
+};
+
+/// The kind of a mod, or of a reference to one; `none` for any other type.
 template <class T>
-constexpr bool is_mask = false;
-template <class K, class C, class R>
-constexpr bool is_mask<MaskMod<K, C, R>> = true;
+constexpr ModKind kind_of = ModKind::none;
+template <class T>
+requires(std::remove_cvref_t<T>::kKind != ModKind::none) constexpr ModKind kind_of<T> = std::remove_cvref_t<T>::kKind;
+
+template <class T>
+concept AnyMod = kind_of<T>
+!= ModKind::none;
+template <class T>
+constexpr bool is_mask = kind_of<T> == ModKind::mask;
+template <class T>
+constexpr bool is_score = kind_of<T> == ModKind::score;
+template <class T>
+constexpr bool is_sink = kind_of<T> == ModKind::sink;
+template <class T>
+constexpr bool is_dropout = kind_of<T> == ModKind::dropout;
+template <class T>
+constexpr bool is_late = kind_of<T> == ModKind::late;
+template <class T>
+constexpr bool is_mods = kind_of<T> == ModKind::several;
+
+/// Whether a mask has no coverage hint.
+template <class T>
+constexpr bool is_opaque = requires {
+  requires std::remove_cvref_t<T>::kIsOpaque;
+};
 
 /// Whether a mask evaluates many pairs at once; see TensorPredicate::words().
 template <class T>
-constexpr bool has_words = false;
-template <class K, class C, class R>
-requires requires(const K& keep, std::uint32_t* words) { keep.template words<4>(Position{}, Index(), words); }
-constexpr bool has_words<MaskMod<K, C, R>> = true;
-
-template <class T>
-constexpr bool is_score = false;
-template <class S>
-constexpr bool is_score<ScoreMod<S>> = true;
-
-template <class T>
-constexpr bool is_sink = false;
-template <class L>
-constexpr bool is_sink<SinkMod<L>> = true;
-
-template <class T>
-constexpr bool is_dropout = std::is_same_v<T, DropoutMod>;
-
-template <class T>
-constexpr bool is_late = false;
-template <class F>
-constexpr bool is_late<BoundLate<F>> = true;
-
-template <class T>
-constexpr bool is_mods = false;
-template <class... M>
-constexpr bool is_mods<Mods<M...>> = true;
+constexpr bool has_words = requires(const T& mask, std::uint32_t* words) {
+  mask.keep.template words<4>(Position{}, Index(), words);
+};
 
 /// Whether a mod has learned parameters.
 template <class T>
-constexpr bool is_learned = false;
-template <class S>
-requires(S::kIsLearned) constexpr bool is_learned<ScoreMod<S>> = true;
-template <class L>
-requires(L::kIsLearned) constexpr bool is_learned<SinkMod<L>> = true;
+constexpr bool is_learned = requires(const T& mod) {
+  requires decltype(mod.score)::kIsLearned;
+}
+|| requires(const T& mod) { requires decltype(mod.logit)::kIsLearned; };
 
 /// A std::vector or an array whose elements are not numbers but, for example, mods.
 template <class X>
 concept ListOfOthers = Shapeless<X> && !std::is_pointer_v<X> && requires(const X& x) {
   requires !std::is_arithmetic_v<std::remove_cvref_t<decltype(x[0])>>;
 };
-
-template <class T>
-concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_dropout<T> || is_late<T> || is_mods<T>;
 
 /// Returns the parts of a mod, or of several in order, as a tuple of single mods.
 template <class M>

@@ -33,12 +33,12 @@ GroupedMask<Mask, Near, Far> grouped_mask(Mask mask, Near near, Far far, const G
   return {std::move(mask), std::move(near), std::move(far), grouping};
 }
 
+/// Whether a mask groups tokens or gathers keys.
 template <class M>
-constexpr bool is_grouped = false;
-template <class Mask, class Near, class Far>
-constexpr bool is_grouped<GroupedMask<Mask, Near, Far>> = true;
-template <class Mask, class Near, class Far>
-constexpr bool is_mask<GroupedMask<Mask, Near, Far>> = true;
+constexpr bool is_grouped = requires(const M& mask) {
+  mask.grouping;
+}
+|| requires(const M& mask) { mask.gathering; };
 
 /// Neighbouring groups of one batch element, computed as a separate call: each group is a batch element, and positions
 /// are the indices of tokens within the group.
@@ -92,17 +92,6 @@ template <class Mask, class Gathering>
 GatheredMask<Mask, Gathering> gathered_mask(Mask mask, const Gathering& gathering, const Problem& call) {
   return {std::move(mask), &gathering, call.q_len, call.keys()};
 }
-
-template <class M>
-constexpr bool is_gathered = false;
-template <class Mask, class Gathering>
-constexpr bool is_gathered<GatheredMask<Mask, Gathering>> = true;
-template <class Mask, class Gathering>
-constexpr bool is_grouped<GatheredMask<Mask, Gathering>> = true;
-template <class Mask, class Gathering>
-constexpr bool is_mask<GatheredMask<Mask, Gathering>> = true;
-template <class Mask, class Gathering>
-constexpr bool has_words<GatheredMask<Mask, Gathering>> = has_words<Mask>;
 
 /// Tokens of one batch element of a call, gathered into several short sequences. These are computed as a separate call:
 /// each sequence is a batch element, and positions are indices into its lists. The entries of a list ascend.
