@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attn/core/mods/tensor_mask.h"
-#include "attn/mod.h"
 
 namespace attn {
 
@@ -14,8 +13,7 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_k
   static_assert(std::is_same_v<decltype(held), BroadcastTensor<bool>>,
                 "attn::keep / attn::drop: the tensor must hold bool; for additive masks use attn::bias");
   return bind_mod([held = std::move(held), keep_where, name, of_keys, name_of_keys](const Problem& problem) {
-    const TensorPredicate mask{held.over_unambiguous(problem, name, of_keys, name_of_keys), keep_where};
-    return mask_mod(mask, TensorHint{mask});
+    return tensor_mask(held.over_unambiguous(problem, name, of_keys, name_of_keys), keep_where);
   });
 }
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "attn/core/mods/tensor_mask.h"
-#include "attn/mod.h"
 
 namespace attn {
 
@@ -18,8 +17,7 @@ auto key_tensor_mask(X&& tensor, bool keep_where, const char* name) {
                 "attn::padding / attn::keep_keys: the tensor must hold bool; compare its elements first, e.g. "
                 "(tokens.array() == pad).eval()");
   return bind_mod([held = std::move(held), keep_where, name](const Problem& problem) {
-    const TensorPredicate mask{held.over_keys(problem, name), keep_where};
-    return mask_mod(mask, TensorHint{mask});
+    return tensor_mask(held.over_keys(problem, name), keep_where);
   });
 }
 

@@ -1,14 +1,12 @@
 // select(): a mask given as a list of keys per query.
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <type_traits>
 #include <utility>
 
 #include "attn/core/mods/grouping/given_lists.h"
 #include "attn/core/mods/grouping/selected_keys.h"
-#include "attn/mod.h"
 
 namespace attn {
 
@@ -21,9 +19,7 @@ KeyLists key_lists(const BroadcastTensor<T>& given) {
                 "attn::select: the tensor must hold key indices as signed integers");
   require(given.rank >= 2, "select: the tensor has rank ", given.rank,
           ", but must be (q_len, n), (heads, q_len, n) or (batch, heads, q_len, n)");
-  KeyLists lists;
-  lists.batch = given.shape[0], lists.heads = given.shape[1], lists.rows = given.shape[2];
-  lists.columns = given.shape[3];
+  KeyLists lists(given.shape[0], given.shape[1], given.shape[2], given.shape[3]);
   const std::vector<T> keys = given.row_major();
   for (std::size_t i = 0; i < keys.size(); ++i)
     require(keys[i] >= -1, "select: each index must be a key, or -1 for none, but one is ", keys[i]);
@@ -35,8 +31,7 @@ KeyLists key_lists(const BroadcastTensor<T>& given) {
 }
 
 inline KeyLists key_lists(const CompressedLists& given) {
-  KeyLists lists;
-  lists.batch = given.batch, lists.heads = given.heads, lists.rows = given.rows, lists.columns = -1;
+  KeyLists lists(given.batch, given.heads, given.rows, -1);
   lists.indices.reserve(given.indices.size());
   for (Index i = 0; i < given.count(); ++i) lists.add(given.list(i));
   lists.finish();

@@ -19,16 +19,8 @@ template <class T, int kBytes>
 struct DropoutKernels {
   using V = Vec<T, kBytes>;
   static constexpr int kLanes = V::kLanes;
-  template <class Number, bool = V::kIsVector>
-  struct LanesOf {
-    using type = Number;
-  };
-  template <class Number>
-  struct LanesOf<Number, true> {
-    typedef Number type __attribute__((vector_size(4 * kLanes)));
-  };
-  using Words = typename LanesOf<std::uint32_t>::type;  // one per lane of a vector of T
-  using Kept = typename LanesOf<std::int32_t>::type;    // lanes of vectors are -1 or 0, scalars 1 or 0
+  using Words = typename RawVec<T, 4 * kLanes, std::uint32_t>::type;  // one per lane of a vector of T
+  using Kept = typename RawVec<T, 4 * kLanes, std::int32_t>::type;    // lanes of vectors are -1 or 0, scalars 1 or 0
 
   template <WeightOrder kOrder>
   static ATTN_INLINE void drop(T* weights, Index queries, Index keys, const PairGrid& grid,

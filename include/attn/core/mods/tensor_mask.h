@@ -104,11 +104,11 @@ struct TensorPredicate {
   }
 };
 
-/// The coverage hint of a boolean tensor. With it, padding() costs as much as key_lengths().
-struct TensorHint {
-  TensorPredicate mask;
-
-  Coverage operator()(const Tile& t) const { return is_wide(t.q) || is_wide(t.kv) ? Coverage::some : mask.coverage(t); }
-};
+/// The mask of a boolean tensor. With its hint, padding() costs as much as key_lengths().
+inline auto tensor_mask(const PairTensor<bool>& tensor, bool keep_where) {
+  const TensorPredicate mask{tensor, keep_where};
+  return mask_mod(mask,
+                  [mask](const Tile& t) { return is_wide(t.q) || is_wide(t.kv) ? Coverage::some : mask.coverage(t); });
+}
 
 }  // namespace attn::detail

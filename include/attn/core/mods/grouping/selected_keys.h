@@ -22,15 +22,13 @@ namespace attn::detail {
 /// Lists of keys of any lengths, in ascending order without duplicates. There are (batch or 1) x (heads, kv_heads or 1)
 /// x (q_len or 1) lists.
 struct KeyLists : CompressedLists {
-  Index columns = 0;  ///< of the tensor that the lists were given in; -1 if they were given one by one
+  Index columns;      ///< of the tensor that the lists were given in; -1 if they were given one by one
   Index longest = 0;  ///< length of the longest list
 
-  /// Returns an object with the shape of `like` and no lists yet.
-  static KeyLists shaped(const KeyLists& like) {
-    KeyLists lists;
-    lists.batch = like.batch, lists.heads = like.heads, lists.rows = like.rows, lists.columns = like.columns;
-    lists.offsets.reserve(like.offsets.size());
-    return lists;
+  /// Has no lists yet. There will be as many as the sizes say.
+  KeyLists(Index of_batch, Index of_heads, Index of_rows, Index of_columns) : columns(of_columns) {
+    batch = of_batch, heads = of_heads, rows = of_rows;
+    offsets.reserve(static_cast<std::size_t>(batch * heads * rows + 1));
   }
 
   /// Appends `given`, sorted, as the next list; -1 means no key.
@@ -51,7 +49,7 @@ struct KeyLists : CompressedLists {
 
   /// Returns the lists restricted to the keys in a range; entries are relative to the first key of that range.
   KeyLists part(const Range& of) const {
-    KeyLists some = shaped(*this);
+    KeyLists some(batch, heads, rows, columns);
     std::vector<Index> own;
     for (Index i = 0; i < count(); ++i) {
       own.clear();
