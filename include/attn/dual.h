@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <concepts>
 #include <limits>
 #include <type_traits>
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "attn/core/mods/learned_mods.h"
-#include "attn/mod.h"
 
 namespace attn {
 

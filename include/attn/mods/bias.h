@@ -4,10 +4,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/core/mods/broadcast.h"
 #include "attn/core/mods/learned_mods.h"
 #include "attn/core/simd/scalar_math.h"
-#include "attn/mod.h"
 
 namespace attn {
 

@@ -9,7 +9,6 @@
 #include "attn/core/mods/grouping/given_lists.h"
 #include "attn/core/mods/learned_mods.h"
 #include "attn/core/simd/scalar_math.h"
-#include "attn/mod.h"
 
 namespace attn {
 

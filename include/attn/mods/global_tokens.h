@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "attn/core/mods/lengths.h"
 #include "attn/mod.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <utility>
-#include <vector>
 
 #include "attn/core/mods/learned_mods.h"
 

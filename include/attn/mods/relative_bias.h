@@ -6,10 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "attn/core/mods/broadcast.h"
 #include "attn/core/mods/learned_mods.h"
 #include "attn/core/simd/scalar_math.h"
-#include "attn/mod.h"
 
 namespace attn {
 

@@ -1,13 +1,10 @@
 // sinks(): a logit per head that is added only to the denominator of the softmax.
 #pragma once
 
-#include <cmath>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "attn/core/mods/learned_mods.h"
-#include "attn/mod.h"
 
 namespace attn {
 

@@ -3,10 +3,8 @@
 
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "attn/core/mods/learned_mods.h"
-#include "attn/mod.h"
 
 namespace attn {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <span>
 #include <type_traits>
 #include <utility>
 
