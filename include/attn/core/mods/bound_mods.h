@@ -63,9 +63,8 @@ class BoundMods {
  public:
   static constexpr bool kHasScores = (is_score<M> || ...);
   static constexpr bool kHasMasks = (is_mask<M> || ...);
-  /// Whether there are masks that evaluate many pairs at once (words), and masks that evaluate pairs one by one.
+  /// Whether there are masks that evaluate many pairs at once.
   static constexpr bool kHasWords = (has_words<M> || ...);
-  static constexpr bool kHasPairwiseMasks = ((is_mask<M> && !has_words<M>) || ...);
   static constexpr bool kIsOpaque = (is_opaque<M> || ...);
   static constexpr bool kHasSinks = (is_sink<M> || ...);
   static constexpr bool kHasDropout = (is_dropout<M> || ...);

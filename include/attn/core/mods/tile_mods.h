@@ -155,12 +155,8 @@ struct ModLoops {
       if constexpr (Mods::kHasScores) pairs<false, kLanes>(mods, row, slopes, p);
       const Int bit = static_cast<Int>(Int(1) << j);
       Array<Int, kLanes> kept;
-      if constexpr (Mods::kHasPairwiseMasks)
-        for (int i = 0; i < kLanes; ++i)
-          kept[i] =
-              -static_cast<Int>(mods.keep_beside_words(Position{p.batch, p.head, p.q + i, p.kv})) & words[i] & bit;
-      else
-        for (int i = 0; i < kLanes; ++i) kept[i] = words[i] & bit;
+      for (int i = 0; i < kLanes; ++i)
+        kept[i] = -static_cast<Int>(mods.keep_beside_words(Position{p.batch, p.head, p.q + i, p.kv})) & words[i] & bit;
       drop_where_zero<V>(row, kept);
     }
   }
@@ -218,18 +214,13 @@ class TileModsOf final : public TileMods<T> {
     });
   }
 
-  long double kept_factor() const override {
-    if constexpr (Mods::kHasDropout) return mods_.of(0).kept_factor();
-    return 1;
-  }
-  void drop_weights([[maybe_unused]] VectorSet vectors, [[maybe_unused]] T* weights, [[maybe_unused]] WeightOrder order,
-                    [[maybe_unused]] Index queries, [[maybe_unused]] const Tile& tile) const override {
-    if constexpr (Mods::kHasDropout) {
-      const auto& own = mods_.of(tile.batch);
-      own.each_dropout([&](const DropoutMod& mod) {
-        detail::drop_weights(vectors, weights, order, queries, tile.kv.size(), own.grid(tile), mod);
-      });
-    }
+  long double kept_factor() const override { return mods_.of(0).kept_factor(); }
+  void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index queries, const Tile& tile) const override {
+    const auto& own = mods_.of(tile.batch);
+    // `auto`, so that kernels are compiled only for mods with dropout.
+    own.each_dropout([&](const auto& mod) {
+      detail::drop_weights(vectors, weights, order, queries, tile.kv.size(), own.grid(tile), mod);
+    });
   }
 
   Coverage examine(VectorSet vectors, const Tile& tile) const {

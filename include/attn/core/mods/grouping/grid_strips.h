@@ -26,11 +26,9 @@ struct GridStrips {
   Index step;                ///< of both lists; see RowList
   std::vector<Index> q, kv;  ///< tokens of all strips
   WindowTable windows;       ///< in numbers within a strip; key i has the same numbers in every strip
-  std::vector<Range> seen;   ///< key rows that each row of queries sees, as numbers of the first dimension
 
-  /// Has no strips yet. `group` is the dilation group of the first.
-  GridStrips(const TokenGrid& grid, const Coordinates& group, const Coordinates& shape_of_q,
-             const Coordinates& shape_of_kv)
+  /// Has no strips yet.
+  GridStrips(const TokenGrid& grid, const Coordinates& shape_of_q, const Coordinates& shape_of_kv)
       : q_shape(shape_of_q),
         kv_shape(shape_of_kv),
         is_row(grid.tokens() == grid.axes[0].length),
@@ -40,10 +38,6 @@ struct GridStrips {
       for (std::size_t a = 0; a < TokenGrid::kAxes; ++a)
         windows.axes[a].number.push_back(static_cast<std::int32_t>(n[a]));
     });
-    for (Index n = 0; n < q_shape[0]; ++n) {
-      const Index first = grid.axes[0].first(n, group[0]);
-      seen.push_back(intersect({first, first + grid.axes[0].window}, {0, kv_shape[0]}));
-    }
   }
 
   Index queries() const { return q_shape[0] * q_shape[1] * q_shape[2]; }
@@ -91,11 +85,14 @@ struct StripMask {
   }
 
  private:
-  /// Returns the range of key rows that all of the queries see, and the range that at least one of them sees.
+  /// Returns the range of key rows that all of the queries see, and the range that at least one of them sees. In the
+  /// first dimension, all strips have the same windows.
   std::pair<Range, Range> seen(const Range& q) const {
-    const Index row = strips->row_of_queries();
-    const Range first = strips->seen[static_cast<std::size_t>(q.begin / row)],
-                last = strips->seen[static_cast<std::size_t>((q.end - 1) / row)];
+    const auto seen_by = [&rows = strips->windows.axes[0], end = strips->kv_shape[0]](Index query) {
+      const Index first = rows.first[static_cast<std::size_t>(query)];
+      return intersect({first, first + static_cast<Index>(rows.window)}, {0, end});
+    };
+    const Range first = seen_by(q.begin), last = seen_by(q.end - 1);
     return {{last.begin, first.end}, {first.begin, last.end}};
   }
 };
@@ -162,18 +159,18 @@ class StripGathering {
       begin(1);
       for (first[2] = 0; first[2] < numbers[2]; first[2] += wide) {
         begin(2);
-        strips_of(grid, group, q_shape, kv_shape).add(grid, group, first, first_kv);
+        strips_of(grid, q_shape, kv_shape).add(grid, group, first, first_kv);
       }
     }
   }
 
   /// Returns the strips of these shapes. There are few shapes: those inside the grid, and those at the ends of its
   /// dimensions.
-  GridStrips& strips_of(const TokenGrid& grid, const TokenGrid::Coordinates& group,
-                        const TokenGrid::Coordinates& q_shape, const TokenGrid::Coordinates& kv_shape) {
+  GridStrips& strips_of(const TokenGrid& grid, const TokenGrid::Coordinates& q_shape,
+                        const TokenGrid::Coordinates& kv_shape) {
     for (GridStrips& strips : strips_)
       if (strips.q_shape == q_shape && strips.kv_shape == kv_shape) return strips;
-    return strips_.emplace_back(grid, group, q_shape, kv_shape);
+    return strips_.emplace_back(grid, q_shape, kv_shape);
   }
 
   /// Whether tiles in strips have clearly fewer pairs than tiles of neighbouring tokens, which extend from the first
