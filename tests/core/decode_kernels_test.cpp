@@ -63,7 +63,8 @@ void for_each_size(const Visit& visit) {
 template <class T>
 detail::Prefetcher fetching(const detail::RowsToRead& rows, Index count, Index dim) {
   detail::Prefetcher fetching;
-  fetching.to_l1<T>({rows, count, dim}, {rows, count, dim});
+  fetching.restart(true);
+  fetching.add<T>(rows, dim, count);
   return fetching;
 }
 

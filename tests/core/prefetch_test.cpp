@@ -94,14 +94,22 @@ TEST(PrefetchPlans, BlocksAreNeverEmpty) {
     }
 }
 
+/// A prefetcher of rows of keys, and then of values.
+detail::Prefetcher fetching_twice(const detail::RowsToRead& key, Index dim, Index rows) {
+  detail::Prefetcher f;
+  f.add<float>(key, dim, rows);
+  f.end_score();
+  f.add<float>(key, dim, rows);
+  return f;
+}
+
 TEST(Prefetchers, FetchEachLineOnce) {
   if (!detail::kPrefetches) GTEST_SKIP() << "WebAssembly has no prefetch instruction";
   const Tensor<float, 4> t({1, 1, 70, 40});  // rows of 160 bytes: 2.5 lines
   for (const Index stride : {40, 48})
     for (const Index rows : {1, 20}) {
       const detail::RowsToRead key{reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, stride, 1};
-      detail::Prefetcher f;
-      f.to_l2<float>(key, 40, key, 40, rows);
+      detail::Prefetcher f = fetching_twice(key, 40, rows);
       const Index lines = stride == 40 ? detail::ceil_div(rows * 160, detail::kCacheLine)
                                        : rows * detail::ceil_div(Index(160), detail::kCacheLine);
       EXPECT_EQ(f.score_lines(), lines);
@@ -112,11 +120,17 @@ TEST(Prefetchers, FetchEachLineOnce) {
       }
       f.lines<4>();  // none left
       EXPECT_EQ(f.lines_left(), 0);
+      // As many while rows are copied.
+      detail::Prefetcher copying = fetching_twice(key, 40, rows);
+      copying.lines(2 * lines - 1);
+      EXPECT_EQ(copying.lines_left(), 1);
+      copying.lines(4);
+      EXPECT_TRUE(copying.is_empty());
+      copying.lines(4);
       // Spread over the reads: the fraction of lines fetched keeps up with that of bytes read, and the last line is
       // fetched with the last byte. At most one line is fetched per line read.
       for (const Index times : {1, 2, 3}) {
-        detail::Prefetcher spread;
-        spread.to_l2<float>(key, 40, key, 40, rows);
+        detail::Prefetcher spread = fetching_twice(key, 40, rows);
         spread.spread(2 * lines, times * 2 * lines * detail::kCacheLine);
         for (Index step = 1; step <= 2 * lines * times; ++step) {
           spread.step<detail::kCacheLine / 2>();
@@ -124,34 +138,11 @@ TEST(Prefetchers, FetchEachLineOnce) {
           ASSERT_EQ(2 * lines - spread.lines_left(), detail::ceil_div(step, times)) << times;
         }
       }
-      detail::Prefetcher more;
-      more.to_l2<float>(key, 40, key, 40, rows);
+      detail::Prefetcher more = fetching_twice(key, 40, rows);
       more.spread(2 * lines, lines * detail::kCacheLine);
       for (Index read = 0; read < lines; ++read) more.step<detail::kCacheLine>();
       EXPECT_EQ(more.lines_left(), lines);
     }
-  // A tile of 20 rows of 1,600 bytes exceeds 16 KiB: ten of its rows have already been fetched, and the rest are
-  // fetched now with the beginning of the next tile. A tile of 20 rows of 160 bytes has been fetched entirely, so only
-  // rows of the next tile remain.
-  const Tensor<float, 4> far({1, 1, 1, 20 * 400});
-  const auto rows_of = [&](const Tensor<float, 4>& tensor, Index count, Index dim) {
-    return detail::Prefetcher::Tile{
-        {reinterpret_cast<const std::byte*>(tensor.data()), detail::DType::native, dim, 1}, count, dim};
-  };
-  const detail::Prefetcher::Tile missing{{nullptr, detail::DType::native, 0, 0}, 20, 400};
-  const auto lines = [](const detail::Prefetcher::Tile& tile, const detail::Prefetcher::Tile& next) {
-    detail::Prefetcher f;
-    f.add<float>(tile.rows, tile.dim, 1);  // discarded
-    f.to_l1<float>(tile, next);
-    EXPECT_EQ(f.score_lines(), f.lines_left());
-    EXPECT_EQ(f.is_empty(), f.lines_left() == 0);
-    return f.lines_left();
-  };
-  EXPECT_EQ(lines(rows_of(far, 20, 400), rows_of(far, 20, 400)), 250 + 250);
-  EXPECT_EQ(lines(rows_of(t, 20, 40), rows_of(far, 20, 400)), 250);
-  EXPECT_EQ(lines(rows_of(far, 20, 400), rows_of(t, 20, 40)), 250 + 50);
-  EXPECT_EQ(lines(rows_of(t, 20, 40), missing), 0);
-  EXPECT_EQ(lines(missing, rows_of(t, 20, 40)), 50);
   // A tile in pages: the lines of its separate rows are fetched, up to the prefetcher's capacity.
   detail::Prefetcher pages;
   for (const Index at : {40, 0, 20}) {
@@ -163,9 +154,9 @@ TEST(Prefetchers, FetchEachLineOnce) {
   EXPECT_EQ(pages.lines_left(), 3 * 7 * 3);
   pages.lines<22>();
   EXPECT_EQ(pages.lines_left(), 41);
-  for (int i = 0; i < 6; ++i)  // five are accepted
+  for (int i = 0; i < 126; ++i)  // 125 are accepted
     pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 40, 1}, 40, 2);
-  EXPECT_EQ(pages.lines_left(), 41 + 5 * 5);
+  EXPECT_EQ(pages.lines_left(), 41 + 125 * 5);
   detail::Prefetcher nothing;
   nothing.spread(nothing.lines_left(), 320);
   nothing.step<64>();
@@ -173,12 +164,50 @@ TEST(Prefetchers, FetchEachLineOnce) {
   EXPECT_EQ(nothing.lines_left(), 0);
   EXPECT_TRUE(nothing.is_empty());
   // A prefetcher that has fetched all lines is empty as well, and accepts new ones.
-  pages.lines<66>();
+  pages.lines(41 + 125 * 5);
   EXPECT_FALSE(pages.is_empty());
   pages.lines<1>();
   EXPECT_TRUE(pages.is_empty());
   pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 40, 1}, 40, 2);
   EXPECT_EQ(pages.lines_left(), 5);
+}
+
+/// In a tensor, as much of the next tile is fetched as fits 16 KiB, and what exceeds that of the current one. Tiles that
+/// do not exist are not fetched.
+TEST(DecodeTiles, FetchTheNextRowsInTensors) {
+  if (!detail::kPrefetches) GTEST_SKIP() << "WebAssembly has no prefetch instruction";
+  const Index kv_len = 2 * kKeyTile + 10, head_dim = 160, v_dim = 32;
+  Problem problem;
+  problem.heads = problem.kv_heads = 2;
+  problem.q_len = 1;
+  problem.kv_len = kv_len;
+  problem.head_dim = head_dim;
+  problem.v_dim = v_dim;
+  const Tensor<float, 4> q({1, 2, 1, head_dim}), k({1, 2, kv_len, head_dim}), v({1, 2, kv_len, v_dim});
+  Tensor<float, 4> out({1, 2, 1, v_dim});
+  const detail::CallTensors<float> tensors{
+      out.view(), {}, q.view(), {k.view()}, {v.view()}, problem, detail::kKernelChoice<float>};
+  const detail::DecodeTiles<float> far(tensors, true), near(tensors, false);
+  using Tile = detail::DecodeTiles<float>::KvTile;
+  const Tile first{0, 1, {0, 64}}, second{0, 1, {64, 128}}, last{0, 1, {128, 192}}, none{0, 1, {192, 192}};
+  const Index key = head_dim / 16, value = v_dim / 16, ahead = 16 * 1024 / (head_dim * 4);
+  const auto lines = [](const auto& tiles, auto now, auto after) {
+    detail::Prefetcher f;
+    tiles.fetch(f, now, after, false);
+    EXPECT_EQ(f.score_lines(), f.lines_left());
+    EXPECT_EQ(f.is_empty(), f.lines_left() == 0);
+    return f.lines_left();
+  };
+  EXPECT_EQ(lines(far, far.keys_of(first), far.keys_of(second)), 64 * key);
+  EXPECT_EQ(lines(far, far.keys_of(second), far.keys_of(last)), (64 - ahead + 10) * key);
+  EXPECT_EQ(lines(far, far.keys_of(second), far.values_of(first)), (64 - ahead) * key + 64 * value);
+  EXPECT_EQ(lines(far, far.values_of(second), far.keys_of(first)), ahead * key);
+  EXPECT_EQ(lines(far, far.values_of(second), far.keys_of(none)), 0);
+  EXPECT_EQ(lines(near, near.keys_of(first), near.keys_of(second)), 0);
+  detail::Prefetcher whole;
+  far.fetch(whole, last);
+  EXPECT_EQ(whole.score_lines(), 10 * key);
+  EXPECT_EQ(whole.lines_left(), 10 * (key + value));
 }
 
 /// If rows are read from pages in place, the first 16 KiB of the current tile have already been fetched; its rest is

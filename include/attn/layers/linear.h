@@ -138,8 +138,7 @@ struct Linear {
       const Index count = std::min(kKeyTile, columns.end - first);
       Prefetcher fetching;
       if (first + 2 * kKeyTile <= columns.end)
-        fetching.to_l2<Number>(readable(weight + (first + kKeyTile) * inputs, inputs), inputs, readable(nullptr, 0), 0,
-                               kKeyTile);
+        fetching.add<Number>(readable(weight + (first + kKeyTile) * inputs, inputs), inputs, kKeyTile);
       family.decode.score_of(kDType)(m, rows, readable(weight + first * inputs, inputs), count, inputs, fetching);
       for (Index r = 0; r < rows; ++r) {
         Number* const result = m.scores + r * m.row;

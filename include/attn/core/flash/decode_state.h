@@ -150,67 +150,102 @@ class DecodeState {
     row.dropped_any = false;
   }
 
+  /// Keys that are processed together, and what follows them.
+  struct Step {
+    Range keys;
+    KvTile first, coming;  ///< the first tile of this step and of the next one
+    Index tiles;
+    bool by_selection;
+    const DecodeKernelSet<T>& kernels;
+    Prefetcher fetching;
+  };
+
   /// `coverage`: the coverage of `keys`, one per row.
   void add_covered(const Coverage* coverage, const Range& keys, const KvTile& next, bool by_selection) {
-    constexpr T kInfinity = PassContext<T>::kInfinity;
-    const KvTile first = first_of(tiles_->of(any_query(), keys)), coming = first_of(next);
-    const Index count = keys.size(), tiles = ceil_div(keys.end - tiles_->first(keys).end, kKeyTile) + 1;
-    if (added_ + tiles > kStretch) end_stretch();
-    added_ += tiles;
-    const DecodeKernelSet<T>& kernels = count == kKeyTile ? *whole_ : family().decode;
-    const bool vectors_of_floats = whole_ == &family().decode && !value_dots_;
-    const auto reads_runs = [&](const KvRows<T>& t) {
-      return vectors_of_floats && !by_selection && tiles_->reads_runs(t, size());
-    };
-    const bool keys_in_runs = reads_runs(pass_->tensors.k), values_in_runs = reads_runs(pass_->tensors.v);
+    const KvTile first = first_of(tiles_->of(any_query(), keys));
+    Step step{keys,
+              first,
+              first_of(next),
+              ceil_div(keys.end - first.keys.end, kKeyTile) + 1,
+              by_selection,
+              keys.size() == kKeyTile ? *whole_ : family().decode,
+              {}};
+    if (added_ + step.tiles > kStretch) end_stretch();
+    added_ += step.tiles;
     // A step of one tile prefetches the next step's first tile. A longer step prefetches, during each product, the rows
     // that are multiplied soon after.
-    Prefetcher fetching;
-    if (tiles == 1) tiles_->fetch(fetching, coming);
-    for_each_tile(keys, [&](const KvTile& tile, const KvTile& following) {
-      const TileRows now = tiles_->keys_of(tile),
-                     after = following.keys.empty() ? tiles_->values_of(first) : tiles_->keys_of(following);
-      if (tiles > 1) tiles_->fetch(fetching, now, after, keys_in_runs);
-      if (keys_in_runs) {
-        score_runs(now, fetching);
-      } else {
-        const RowsToRead key = tiles_->rows(family(), now, after, m_.packed_key);
-        const auto score = score_dots_ ? score_dots_->score : kernels.score_of(key.dtype);
-        score(m_, size(), key, tile.keys.size(), problem().head_dim, fetching);
-      }
+    if (step.tiles == 1) tiles_->fetch(step.fetching, step.coming);
+    score(step);
+    for (Index r = 0; r < size(); ++r) weigh(r, coverage[r], step);
+    add_values(step);
+  }
+
+  /// Turns queries into scores.
+  void score(Step& step) {
+    for_each_tile(step.keys, [&](const KvTile& tile, const KvTile& following) {
+      const TileRows now = tiles_->keys_of(tile);
+      for_each_piece(now, following.keys.empty() ? tiles_->values_of(step.first) : tiles_->keys_of(following),
+                     m_.packed_key, step, [&](const RowsToRead& key, Index keys) {
+                       const auto score = score_dots_ ? score_dots_->score : step.kernels.score_of(key.dtype);
+                       score(m_, size(), key, keys, problem().head_dim, step.fetching);
+                     });
       tiles_->multiply_by_scales(now, size(), m_, value_dots_);
     });
-    for (Index r = 0; Row & row : rows_) {
-      T* const scores = m_.scores + r * m_.row;
-      if (coverage[r] == Coverage::none) {
-        std::fill_n(scores, count, -kInfinity);
-        row.dropped_any = true;
-      } else if (pass_->changes_scores(coverage[r])) {
-        pass_->apply_mods(scores, 1, row.queries, keys, coverage[r]);
-        row.dropped_any = true;  // a changed score may be -inf
-      }
-      if (by_selection)
-        for (Index i = 0; i < count; ++i) m_.dropped[i] = scores[i] == -kInfinity;
-      kernels.softmax(m_, r++, count, fetching);
-      if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, keys);
+  }
+
+  /// Turns the scores of row r into weights: mods, softmax, dropout.
+  void weigh(Index r, Coverage coverage, Step& step) {
+    Row& row = rows_[at(r)];
+    T* const scores = m_.scores + r * m_.row;
+    const Index count = step.keys.size();
+    if (coverage == Coverage::none) {
+      std::fill_n(scores, count, -PassContext<T>::kInfinity);
+      row.dropped_any = true;
+    } else if (pass_->changes_scores(coverage)) {
+      pass_->apply_mods(scores, 1, row.queries, step.keys, coverage);
+      row.dropped_any = true;  // a changed score may be -inf
     }
-    // Values are accumulated tile by tile, so that small weights are not lost when they are added to a large sum.
-    for_each_tile(keys, [&](const KvTile& tile, const KvTile& following) {
-      const TileRows now = tiles_->values_of(tile),
-                     after = following.keys.empty() ? tiles_->keys_of(coming) : tiles_->values_of(following);
-      if (tiles > 1) tiles_->fetch(fetching, now, after, values_in_runs);
+    if (step.by_selection)
+      for (Index i = 0; i < count; ++i) m_.dropped[i] = scores[i] == -PassContext<T>::kInfinity;
+    step.kernels.softmax(m_, r, count, step.fetching);
+    if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, step.keys);
+  }
+
+  /// Adds the weighted values tile by tile, so that small weights are not lost when they are added to a large sum.
+  void add_values(Step& step) {
+    for_each_tile(step.keys, [&](const KvTile& tile, const KvTile& following) {
+      const TileRows now = tiles_->values_of(tile);
       tiles_->multiply_by_scales(now, size(), m_, value_dots_);
-      if (values_in_runs) {
-        add_values_of_runs(now, fetching);
-      } else {
-        const RowsToRead value = tiles_->rows(family(), now, after, m_.packed_value);
-        if (by_selection)
-          add_values_of_kept(value, tile.keys.size());
-        else if (!value_dots_ || !value_dots_->value(m_, size(), value, tile.keys.size(), problem().v_dim, fetching))
-          kernels.value_of(value.dtype)(m_, size(), value, tile.keys.size(), problem().v_dim, fetching);
-      }
+      for_each_piece(now, following.keys.empty() ? tiles_->keys_of(step.coming) : tiles_->values_of(following),
+                     m_.packed_value, step, [&](const RowsToRead& value, Index keys) {
+                       const Index dim = problem().v_dim;
+                       if (step.by_selection)
+                         add_values_of_kept(value, keys);
+                       else if (!value_dots_ || !value_dots_->value(m_, size(), value, keys, dim, step.fetching))
+                         step.kernels.value_of(value.dtype)(m_, size(), value, keys, dim, step.fetching);
+                     });
       std::fill_n(m_.rescale, size(), T(1));
     });
+  }
+
+  /// Calls multiply(rows, their number) for the rows of a tile, which are in place, copied to `packed`, or in several
+  /// runs, while those read next are prefetched. During each call, m_.scores are those of the rows, and m_.run is their
+  /// position in the tile.
+  template <class Multiply>
+  void for_each_piece(TileRows now, TileRows after, T* packed, Step& step, const Multiply& multiply) {
+    const Index count = now.tile->keys.size();
+    const bool in_runs =
+        whole_ == &family().decode && !value_dots_ && !step.by_selection && tiles_->reads_runs(*now.of, size());
+    if (step.tiles > 1) tiles_->fetch(step.fetching, now, after, in_runs);
+    if (!in_runs) return multiply(tiles_->rows(family(), now, packed, step.fetching), count);
+    T* const scores = m_.scores;
+    tiles_->for_each_run(now, [&](const RowsToRead& rows, const Range& run) {
+      m_.scores = scores + run.begin;
+      m_.run = {run.begin == 0, run.end == count};
+      multiply(rows, run.size());
+    });
+    m_.scores = scores;
+    m_.run = {};
   }
 
   /// Calls visit(tile, next tile) for the tiles of a step. During each visit, m_.scores and m_.dropped are those of the
@@ -227,24 +262,6 @@ class DecodeState {
   KvTile first_of(KvTile step) const {
     step.keys = tiles_->first(step.keys);
     return step;
-  }
-
-  /// score_runs() and add_values_of_runs() call the kernels score() and value() once for each run.
-  void score_runs(TileRows tile, Prefetcher& fetching) {
-    tiles_->for_each_run(tile, [&](const RowsToRead& key, const Range& run) {
-      TileMemory<T> m = m_;
-      m.scores += run.begin;
-      family().decode.score_of(key.dtype)(m, size(), key, run.size(), problem().head_dim, fetching);
-    });
-  }
-  void add_values_of_runs(TileRows tile, Prefetcher& fetching) {
-    const Index keys = tile.tile->keys.size();
-    tiles_->for_each_run(tile, [&](const RowsToRead& value, const Range& run) {
-      TileMemory<T> m = m_;
-      m.scores += run.begin;
-      m.run = {run.begin == 0, run.end == keys};
-      family().decode.value_of(value.dtype)(m, size(), value, run.size(), problem().v_dim, fetching);
-    });
   }
 
   /// Like the kernel value(), for one row, but skips dropped pairs instead of multiplying them by 0.

@@ -4,65 +4,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "attn/core/flash/pass.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
-
-/// Prefetches the keys or values that will be copied next while those of a tile are being copied: processors cannot
-/// predict the order of gathered rows, and pages of a few tokens end before a pattern has been detected. Rows of pages
-/// are prefetched twice, the second time during the products of the tile. On Zen 4, pages of 16 tokens with 32 query
-/// heads, 8 key heads and head_dim 128 were read at 13 GB/s without prefetching, at 16 and 17 with one of the two
-/// prefetches, and at 23 with both. On Zen 5, heads that share no keys took 1.14 times as long without the prefetches
-/// of this class.
-template <class T>
-class RowsAhead {
- public:
-  RowsAhead() = default;
-  /// The gathered rows of a head: its data, and the list of rows.
-  RowsAhead(const std::byte* data, const Index* list, Index stride, Index width, Index count)
-      : data_(data), list_(list), stride_(stride), width_(width), count_(count) {}
-  /// The rows of a head in pages.
-  RowsAhead(const KvRows<T>& pages, Index batch, Index kv_head, const Range& keys)
-      : pages_(&pages),
-        batch_(batch),
-        kv_head_(kv_head),
-        keys_(keys),
-        stride_(pages.stride(2) * pages.size_of_element()),
-        width_(pages.dim(3) * pages.size_of_element()),
-        count_(keys.size()) {}
-
-  bool is_empty() const { return count_ == 0; }
-
-  /// Prefetches the next row into L2, which supports more outstanding misses than L1: rows of 512 bytes were read 1.6
-  /// times as fast. Inlined, because g++ 12 drops calls of a function that only prefetches.
-  ATTN_INLINE void fetch() {
-    if (!kPrefetches || count_ == 0) return;
-    --count_;
-    const std::byte* const row = list_ != nullptr ? data_ + *list_++ * stride_ : next_of_pages();
-    for (Index byte = 0; byte < width_; byte += kCacheLine) __builtin_prefetch(row + byte, 0, 2);
-  }
-
- private:
-  const std::byte* next_of_pages() {
-    if (left_ == 0) {
-      data_ = pages_->rows(batch_, kv_head_, keys_.begin).data;
-      left_ = pages_->piece(keys_.begin, keys_);
-      keys_.begin += left_;
-    }
-    --left_;
-    return std::exchange(data_, data_ + stride_);
-  }
-
-  const KvRows<T>* pages_ = nullptr;
-  Index batch_ = 0, kv_head_ = 0;
-  Range keys_{0, 0};
-  const std::byte* data_ = nullptr;
-  const Index* list_ = nullptr;
-  Index stride_ = 0, width_ = 0;  // bytes
-  Index count_ = 0, left_ = 0;    // rows left in all, and in the current page
-};
 
 /// Tiles of keys and values. Kernels read them in place if the elements of a row are contiguous, whatever their type,
 /// or if rows are column-major and hold T.
@@ -166,12 +111,11 @@ class DecodeTiles {
            problem_.v_dim % kernels.dots->columns == 0 && has_rows(tensors_.k) && has_rows(tensors_.v);
   }
 
-  /// Rows as kernels read them: in place, or copied to `packed`. While `now` is copied, the rows `after` are prefetched
-  /// if they will also be copied.
-  RowsToRead rows(const KernelFamily<T>& family, TileRows now, TileRows after, T* packed) const {
+  /// Rows as kernels read them: in place, or copied to `packed`. Rows are prefetched while others are copied.
+  RowsToRead rows(const KernelFamily<T>& family, TileRows now, T* packed, Prefetcher& fetching) const {
     const KvTile& tile = *now.tile;
     if (!copies(*now.of, tile.keys.size())) return now.of->rows(tile.batch, tile.kv_head, tile.keys.begin);
-    return copied(family, now, rows_ahead(after), packed);
+    return copied(family, now, packed, fetching);
   }
 
   /// Calls visit(rows, their range in the tile) for one contiguous run after the other.
@@ -196,12 +140,14 @@ class DecodeTiles {
     });
   }
 
-  /// Makes `fetching` prefetch the keys and values of a tile. Prefetches nothing if the tile is in several pieces, or
-  /// if keys are not far: prefetching lines that are already cached took half as long as the score product itself.
+  /// Makes `fetching` prefetch the keys and values of a tile if keys are far: prefetching lines that are already cached
+  /// took half as long as the score product itself.
   void fetch(Prefetcher& fetching, const KvTile& tile) const {
-    if (far_)
-      fetching.to_l2<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
-                        tile.keys.size());
+    if (!far_) return;
+    fetching.restart(false);
+    add_rows(fetching, keys_of(tile), 0, kKeyTile);
+    fetching.end_score();
+    add_rows(fetching, values_of(tile), 0, kKeyTile);
   }
 
   /// Makes `fetching` prefetch the rows that are read during and after a product with the rows `now`: the rest of
@@ -211,19 +157,11 @@ class DecodeTiles {
   /// tiles prefetched to L2.
   void fetch(Prefetcher& fetching, TileRows now, TileRows after, bool in_runs) const {
     if (!far_) return;
-    const KvRows<T>& t = *after.of;
-    if (!has_rows(t) || !t.splits_tiles_of(kKeyTile) || t.is_gathered())
-      return fetching.to_l1<T>(run_of(now), run_of(after));
-    if (!in_runs) {
-      fetching.forget();
-      return add_runs(fetching, after, 0, kKeyTile);
-    }
-    const auto ahead = [](const KvRows<T>& rows) {
-      return Prefetcher::rows_ahead(rows.dim(3) * rows.size_of_element());
-    };
-    fetching.to_l1_in_runs();
-    add_runs(fetching, now, ahead(*now.of), kKeyTile);
-    add_runs(fetching, after, 0, ahead(t));
+    const auto ahead = [](const KvRows<T>& t) { return Prefetcher::rows_ahead(t.dim(3) * t.size_of_element()); };
+    const bool in_place = in_runs || !copies(*after.of);
+    fetching.restart(in_place);
+    if (in_place) add_rows(fetching, now, ahead(*now.of), kKeyTile);
+    add_rows(fetching, after, 0, in_place ? ahead(*after.of) : kKeyTile);
   }
 
  private:
@@ -241,17 +179,7 @@ class DecodeTiles {
            tensors_.score == nullptr;
   }
 
-  RowsAhead<T> rows_ahead(TileRows rows) const {
-    const KvRows<T>& t = *rows.of;
-    const KvTile& tile = *rows.tile;
-    if (!far_ || !has_rows(t) || !t.splits_tiles_of(kKeyTile)) return {};
-    if (!t.is_gathered()) return {t, tile.batch, tile.kv_head, within_pages(t, tile).keys};
-    const Range keys = intersect(tile.keys, {0, problem_.kv_len});
-    return {t.DTypeView<const T>::rows(tile.batch, tile.kv_head).data, t.list(tile.batch, tile.kv_head) + keys.begin,
-            t.stride(2) * t.size_of_element(), t.dim(3) * t.size_of_element(), keys.size()};
-  }
-
-  RowsToRead copied(const KernelFamily<T>& family, TileRows now, RowsAhead<T>&& ahead, T* packed) const {
+  RowsToRead copied(const KernelFamily<T>& family, TileRows now, T* packed, Prefetcher& fetching) const {
     const KvRows<T>& t = *now.of;
     const KvTile& tile = *now.tile;
     const Index dim = t.dim(3);
@@ -262,23 +190,12 @@ class DecodeTiles {
     }
     // Copied without conversion, so that the kernels compute the same wherever a page ends.
     const Index width = dim * t.size_of_element();
-    if (t.is_gathered()) {
-      const std::byte* const data = t.DTypeView<const T>::rows(tile.batch, tile.kv_head).data;
-      const Index* const list = t.list(tile.batch, tile.kv_head) + tile.keys.begin;
-      const Index count = intersect(tile.keys, {0, problem_.kv_len}).size(), stride = t.stride(2) * t.size_of_element();
-      for (Index i = 0; i < count; ++i) {
-        ahead.fetch();
-        std::memcpy(bytes + i * width, data + list[i] * stride, static_cast<std::size_t>(width));
-      }
-      return {bytes, t.dtype(), dim, 1};
-    }
     for_each_run(now, [&](const RowsToRead& from, const Range& run) {
-      std::byte* const to = bytes + run.begin * width;
       const Index stride = from.stride * t.size_of_element();
-      for (Index i = 0; i < run.size(); ++i)
-        std::memcpy(to + i * width, from.data + i * stride, static_cast<std::size_t>(width));
-      if (!ahead.is_empty())
-        for (Index i = 0; i < run.size(); ++i) ahead.fetch();
+      for (Index i = 0; i < run.size(); ++i) {
+        fetching.lines(ceil_div(width, kCacheLine));
+        std::memcpy(bytes + (run.begin + i) * width, from.data + i * stride, static_cast<std::size_t>(width));
+      }
     });
     return {bytes, t.dtype(), dim, 1};
   }
@@ -296,23 +213,16 @@ class DecodeTiles {
   }
 
   /// Makes `fetching` prefetch the rows `begin` .. `end - 1` of a tile, if they exist.
-  void add_runs(Prefetcher& fetching, TileRows rows, Index begin, Index end) const {
+  void add_rows(Prefetcher& fetching, TileRows rows, Index begin, Index end) const {
     const KvRows<T>& t = *rows.of;
-    KvTile tile = within_pages(t, *rows.tile);
-    tile.keys = intersect(tile.keys, {rows.tile->keys.begin + begin, rows.tile->keys.begin + end});
+    const auto& [batch, kv_head, keys] = *rows.tile;
+    if (!has_rows(t)) return;
+    const KvTile tile{batch, kv_head, existing(t, intersect(keys, {keys.begin + begin, keys.begin + end}))};
     for_each_run({&t, &tile},
-                 [&](const RowsToRead& run, const Range& keys) { fetching.add<T>(run, t.dim(3), keys.size()); });
+                 [&](const RowsToRead& run, const Range& of) { fetching.add<T>(run, t.dim(3), of.size()); });
   }
-  KvTile within_pages(const KvRows<T>& t, const KvTile& tile) const {
-    return {tile.batch, tile.kv_head, intersect(tile.keys, {0, std::min(problem_.kv_len, t.len_of_pages())})};
-  }
-  Prefetcher::Tile run_of(TileRows rows) const {
-    return {ahead(*rows.of, *rows.tile), rows.tile->keys.size(), rows.of->dim(3)};
-  }
-  RowsToRead ahead(const KvRows<T>& t, const KvTile& tile) const {
-    if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys) || !has_rows(t))
-      return {nullptr, DType::native, 0, 0};
-    return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
+  Range existing(const KvRows<T>& t, const Range& keys) const {
+    return intersect(keys, {0, t.is_paged() ? std::min(problem_.kv_len, t.len_of_pages()) : problem_.kv_len});
   }
 
   const CallTensors<T>& tensors_;

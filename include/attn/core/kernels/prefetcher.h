@@ -18,64 +18,33 @@ namespace attn::detail::inline ATTN_BUILT_FOR {
 class Prefetcher {
  public:
   /// Prefetches nothing until add(), whose rows are prefetched into L2.
-  Prefetcher() = default;
+  Prefetcher() {}  // NOLINT: not defaulted, because Prefetcher{} would then clear all runs
 
-  /// Prefetches into L2 from now on: `rows` rows of keys, and then of values. Row sizes are in elements. Rows without
-  /// data are skipped.
-  template <class T>
-  void to_l2(const RowsToRead& key, Index head_dim, const RowsToRead& value, Index v_dim, Index rows) {
-    forget();
-    add<T>(key, head_dim, rows);
-    score_lines_ = lines_left();
-    add<T>(value, v_dim, rows);
-  }
-
-  /// Rows that are read from beginning to end.
-  struct Tile {
-    RowsToRead rows;
-    Index count, dim;
-  };
-
-  /// Prefetches into L1 from now on, while a tile is processed: the lines that are read kAhead bytes later, which are
-  /// the rest of the tile and the beginning of the next one. L1 holds 16 KiB of them beside the queries and scores, but
-  /// not 32. On Zen 5, where one core reads memory at 41 GB/s, tiles of 16 KiB were read at 34 GB/s when prefetched
-  /// into L2, and at 37 when prefetched into L1. Tiles of 32 KiB, for four queries, were read at 31 GB/s when
-  /// prefetched into L2, at 26 when prefetched whole into L1, and at 38 when prefetched kAhead bytes ahead. With only 4
-  /// or 8 KiB ahead, everything was slower.
-  template <class T>
-  void to_l1(const Tile& tile, const Tile& next) {
-    forget();
-    to_l1_ = true;
-    const Index begun = rows_ahead<T>(tile);
-    RowsToRead rest = tile.rows;
-    if (rest.data != nullptr) rest.data += begun * rest.stride * size_of_element<T>(rest.dtype);
-    add<T>(rest, tile.dim, tile.count - begun);
-    add<T>(next.rows, next.dim, rows_ahead<T>(next));
-  }
-
-  /// Like to_l1(), for tiles in several runs, which the caller then passes to add().
-  void to_l1_in_runs() {
-    forget();
-    to_l1_ = true;
-  }
-  /// Number of rows of `width` bytes to prefetch ahead.
-  static Index rows_ahead(Index width) { return std::max<Index>(kAhead / std::max<Index>(width, 1), 1); }
-
-  void forget() {
+  /// Forgets all rows. The rows that are added from now on are prefetched into L1 or into L2.
+  void restart(bool to_l1) {
     count_ = 0;
-    to_l1_ = false;
+    to_l1_ = to_l1;
     score_lines_ = -1;
     next_ = end_ = nullptr;
     wait_ = kNever;
   }
 
-  /// Prefetches `count` more rows, unless kMostRuns runs have been added.
+  /// Number of rows of `width` bytes to prefetch into L1 ahead of those that are read: 16 KiB, which L1 holds beside
+  /// the queries and scores; it does not hold 32. On Zen 5, where one core reads memory at 41 GB/s, tiles of 16 KiB were
+  /// read at 34 GB/s when prefetched into L2, and at 37 when prefetched into L1. Tiles of 32 KiB, for four queries, were
+  /// read at 31 GB/s when prefetched into L2, at 26 when prefetched whole into L1, and at 38 when prefetched 16 KiB
+  /// ahead. With only 4 or 8 KiB ahead, everything was slower.
+  static Index rows_ahead(Index width) { return std::max<Index>(16 * 1024 / std::max<Index>(width, 1), 1); }
+
+  /// Prefetches `count` more rows of `dim` elements, unless there are too many runs, or the rows have no data.
   template <class T>
   void add(const RowsToRead& rows, Index dim, Index count) {
     if (!kPrefetches || count_ == kMostRuns || rows.data == nullptr || dim <= 0 || count <= 0) return;
     runs_[count_++] = run<T>(rows, dim, count);
     if (count_ == 1) begin(0);
   }
+  /// The score product prefetches the rows added so far, and later kernels those that follow.
+  void end_score() { score_lines_ = lines_left(); }
 
   bool is_empty() const { return !kPrefetches || next_ == nullptr; }
 
@@ -113,6 +82,11 @@ class Prefetcher {
     }
   }
 
+  /// Prefetches lines while rows are copied.
+  void lines(Index count) {
+    if (!is_empty()) one_by_one(count);
+  }
+
   /// Number of lines that the score product prefetches, and number of all remaining lines.
   Index score_lines() const { return score_lines_ >= 0 ? score_lines_ : lines_left(); }
   Index lines_left() const {
@@ -125,7 +99,6 @@ class Prefetcher {
  private:
   static constexpr Index kLine = kCacheLine;
   static constexpr Index kNever = std::numeric_limits<Index>::max();
-  static constexpr Index kAhead = 16 * 1024;  // bytes; see to_l1()
 
   struct Run {
     const std::byte* data;
@@ -139,11 +112,6 @@ class Prefetcher {
     return {rows.data, stride, ceil_div(width, kLine), count};
   }
 
-  template <class T>
-  static Index rows_ahead(const Tile& tile) {
-    return std::min(tile.count, rows_ahead(tile.dim * size_of_element<T>(tile.rows.dtype)));
-  }
-
   void begin(int number) {
     number_ = number;
     row_ = next_ = runs_[number].data;
@@ -151,7 +119,7 @@ class Prefetcher {
     end_ = next_ + runs_[number].row_lines * kLine;
   }
 
-  ATTN_INLINE void one_by_one(int lines) {
+  ATTN_INLINE void one_by_one(Index lines) {
     ATTN_NO_UNROLL for (; lines > 0; --lines) {
       if (next_ == end_ && !next_row()) return;
       if (to_l1_)
@@ -170,16 +138,13 @@ class Prefetcher {
     } else if (number_ + 1 < count_) {
       begin(number_ + 1);
     } else {
-      forget();
+      restart(to_l1_);
     }
     return next_ != nullptr;
   }
 
-  // Enough for two tiles in pages of 16 tokens, the smallest usual size: the rest of a tile of wide rows, and all of
-  // the next one, whose rows are narrow. With four runs, rows of 80, 96 and 192 floats in such pages took 1.1 to 1.3
-  // times as long from memory.
-  static constexpr int kMostRuns = 8;
-  Run runs_[kMostRuns];  ///< not initialised, because each step of each head constructs a prefetcher
+  static constexpr int kMostRuns = 128;  // the gathered rows of two tiles
+  Run runs_[kMostRuns];                  ///< not initialised, because each step of each head constructs a prefetcher
   bool to_l1_ = false;
   int number_ = 0, count_ = 0;
   Index score_lines_ = -1;  ///< -1: all
