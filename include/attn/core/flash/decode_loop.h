@@ -74,7 +74,7 @@ class DirectDecode {
     }
   }
 
-  /// The memory of one row: some of the arrays that DecodeLoop has for 16 rows.
+  /// The memory of one row: some of the arrays that DecodeLoop has for a block.
   TileMemory<T> memory_in(std::byte* memory) const {
     TileMemory<T> m{};
     m.scores = reinterpret_cast<T*>(memory);
@@ -165,7 +165,7 @@ class DecodeLoop {
       const Index block = now.blocks.begin + i;
       const std::span rows = all_rows.add_all(blocks.size(block));
       for (Index r = 0; Row & row : rows) row.queries = blocks.at(block, r++);
-      states.add(pass_, key_tiles_, rows, keys, is_first, layout.at(memory, i));
+      states.add(pass_, key_tiles_, rows, keys, is_first, layout.at(memory, i), queries_in_memory());
     }
     const std::span active = states.all();
     const KvTile next = first_keys(blocks, following);
@@ -244,10 +244,12 @@ class DecodeLoop {
     return true;
   }
 
+  /// Queries of a block that its memory has space for. Small calls then need so little that it is on the stack.
+  Index queries_in_memory() const { return on_matrix_unit_ ? kMostQueries : most_queries_; }
   /// The layout for this many blocks at a time. Queries are stored a second time as the matrix unit reads them or as
   /// integers, or are followed by the weights of their scores; see DecodeState.
   TileLayout<T> layout(Index blocks) const {
-    return TileLayout<T>({.queries = kMostQueries,
+    return TileLayout<T>({.queries = queries_in_memory(),
                           .query = problem_.head_dim * (on_matrix_unit_           ? 4
                                                         : tensors_.score || dots_ ? 2
                                                                                   : 1) +

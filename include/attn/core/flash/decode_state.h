@@ -26,11 +26,18 @@ class DecodeState {
   };
 
   /// Begins the queries whose batch, head and row index are in `rows`; they visit the part of `keys` that they see.
-  /// Sinks, and a result that the call adds to, are included only with the first keys (`is_first`).
+  /// Sinks, and a result that the call adds to, are included only with the first keys (`is_first`). `m` has space for
+  /// `most` queries.
   DecodeState(const PassContext<T>& pass, const DecodeTiles<T>& tiles, std::span<Row> rows, const Range& keys,
-              bool is_first, const TileMemory<T>& m)
-      : pass_(&pass), tiles_(&tiles), rows_(rows), m_(m), whole_(&family().decode), kept_factor_(pass.kept_factor()) {
-    if (pass.tensors.score) m_.score_weight = m_.query + kMost * problem().head_dim;
+              bool is_first, const TileMemory<T>& m, Index most)
+      : pass_(&pass),
+        tiles_(&tiles),
+        rows_(rows),
+        m_(m),
+        most_(most),
+        whole_(&family().decode),
+        kept_factor_(pass.kept_factor()) {
+    if (pass.tensors.score) m_.score_weight = m_.query + most_ * problem().head_dim;
     for (Index r = 0; Row & row : rows_) begin(row, keys, is_first, r++);
     visited_ = hull_of_visited(rows_);
   }
@@ -53,7 +60,7 @@ class DecodeState {
     RowsToRead heads = tensors.query(any_query());
     heads.stride = tensors.q.stride(1);
     // After the 16 rows of head_dim elements of the queries themselves: 16 arranged, 16 rotated and 8 packed rows.
-    m_.arranged = m_.query + kMost * dim;
+    m_.arranged = m_.query + most_ * dim;
     T* packed = m_.arranged + width * matrix.format.row(dim);
     if (tensors.rotation) {
       heads = rotated_rows(family(), heads, count, dim, *tensors.rotation, any_query().rows.begin, 0, packed);
@@ -67,7 +74,7 @@ class DecodeState {
   /// Multiplies values as integers from now on, and keys too if all queries can be converted to integers.
   void use(const DotKernels<T>& dots) {
     const Index dim = problem().head_dim;
-    m_.arranged = m_.query + kMost * dim;  // after the queries themselves
+    m_.arranged = m_.query + most_ * dim;  // after the queries themselves
     value_dots_ = score_dots_ = &dots;
     for (Index r = 0; r < size(); ++r)
       if (!dots.arrange_query(m_.query + r * dim, dim, m_.arranged + r * (dim + dots.query_header)))
@@ -110,7 +117,7 @@ class DecodeState {
   }
   /// Row r as a separate block in the same memory, restarted over `keys` in full precision.
   DecodeState restarted(Index r, const Range& keys, bool is_first) {
-    return {*pass_, *tiles_, rows_.subspan(at(r), 1), keys, is_first, memory_of_row(r)};
+    return {*pass_, *tiles_, rows_.subspan(at(r), 1), keys, is_first, memory_of_row(r), most_};
   }
 
  private:
@@ -135,7 +142,7 @@ class DecodeState {
     const TileMemory<T> m = memory_of_row(r);
     pass_->load_query(row.queries, m.query);
     // Rows may belong to several heads: the score weights of each are stored after the queries.
-    if (tensors.score) std::copy_n(tensors.score->of(row.queries.head), head_dim, m.query + kMost * head_dim);
+    if (tensors.score) std::copy_n(tensors.score->of(row.queries.head), head_dim, m.query + most_ * head_dim);
     if (is_first)
       pass_->begin(row.queries, 1, 1, m);
     else
@@ -285,6 +292,7 @@ class DecodeState {
   const DecodeTiles<T>* tiles_;
   std::span<Row> rows_;
   TileMemory<T> m_;
+  Index most_;  ///< queries that the memory has space for
   Range visited_;
   const DecodeKernelSet<T>* whole_;            ///< the kernels for whole tiles of keys
   const DotKernels<T>* score_dots_ = nullptr;  ///< null: keys are multiplied as floats
