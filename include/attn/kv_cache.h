@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "attn/cache/append_undo.h"
-#include "attn/cache/explicit_positions.h"
 #include "attn/cache/kv_pages.h"
+#include "attn/cache/sequence_rows.h"
 #include "attn/cached_attention.h"
 #include "attn/kv_options.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/cache/row_removal.h"
+#include "attn/cache/sequence_rows.h"
 #include "attn/core/base/check.h"
 #include "attn/core/base/ranges.h"
 #include "attn/core/base/short_list.h"

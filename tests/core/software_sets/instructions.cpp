@@ -2,7 +2,7 @@
 #include <cstring>
 #include <utility>
 
-#include "attn/cache/vnni_vectors.h"
+#include "attn/cache/dot_kernels.h"
 #include "attn/core/simd/avx512.h"
 #include "attn/core/simd/half_vec.h"
 #include "units.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "attn/core/base/exceptions.h"
+#include "attn/core/base/check.h"
 #include "attn/core/base/pool.h"
 #include "attn/core/base/shared_call.h"
 

@@ -7,7 +7,7 @@
 #include <exception>
 #include <new>
 
-#include "attn/core/base/exceptions.h"
+#include "attn/core/base/check.h"
 #include "attn/core/base/waitable.h"
 #include "attn/executor.h"
 

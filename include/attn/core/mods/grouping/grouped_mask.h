@@ -7,7 +7,7 @@
 
 #include "attn/core/base/ranges.h"
 #include "attn/core/mods/pair_grid.h"
-#include "attn/core/tensor/row_list.h"
+#include "attn/core/tensor/kv_rows.h"
 #include "attn/mod.h"
 
 namespace attn::detail {
