@@ -138,7 +138,7 @@ class Prefetcher {
     } else if (number_ + 1 < count_) {
       begin(number_ + 1);
     } else {
-      restart(to_l1_);
+      restart(false);
     }
     return next_ != nullptr;
   }
