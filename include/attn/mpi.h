@@ -16,9 +16,8 @@
 #include "attn/attention.h"
 #include "attn/backward.h"
 #include "attn/mpi/by_heads.h"
-#include "attn/mpi/by_heads_backward.h"
-#include "attn/mpi/decode_cache.h"
-#include "attn/mpi/ring_backward.h"
+#include "attn/mpi/decode.h"
+#include "attn/mpi/ring.h"
 #include "attn/mpi/scatter_gather.h"
 
 namespace attn::mpi::inline ATTN_BUILT_FOR {
