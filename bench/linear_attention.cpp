@@ -1,4 +1,4 @@
-// Times linear attention, its gated forms and the gated delta rule: against the FMA peak of the same run, against their
+// Times linear attention, its gated forms and the delta rules: against the FMA peak of the same run, against their
 // token-by-token definitions and, for single tokens, against reading and writing their states. On the calling thread.
 #include <cmath>
 #include <functional>
@@ -26,6 +26,7 @@ using Tensor3 = attn::Tensor<float, 3>;
 const attn::Options kSerial{.executor = attn::serial()};
 
 /// Inputs of all forms. Keys have norm 1, as the delta rule expects; gates let states remember about a hundred tokens.
+/// The vectors of the DPLR delta rule remove roughly what the delta rule would.
 struct Inputs {
   Inputs(Index batch, Index heads, Index len, Index dim)
       : q(random_tensor({batch, heads, len, dim}, 1)),
@@ -41,11 +42,13 @@ struct Inputs {
       beta.data()[i] = 1 / (1 + std::exp(q.data()[i * dim]));
       Eigen::Map<Eigen::VectorXf>(k.data() + i * dim, dim).normalize();
     }
+    a = b = k;
+    for (Index i = 0; i < b.size(); ++i) b.data()[i] *= -beta.data()[i / dim];
   }
   Index tokens() const { return gate.size(); }
   Index dim() const { return q.dim(3); }
 
-  Tensor4 q, k, v, gates;
+  Tensor4 q, k, v, gates, a, b;
   Tensor3 gate, beta;
   Tensor4 out;
 };
@@ -130,6 +133,10 @@ void gates(Index len, const Budget& budget, Output& output) {
                        [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gates, kSerial); }),
                variant("gated delta rule", in, 6,
                        [&] { attn::gated_delta_rule_into(in.out, in.q, in.k, in.v, in.gate, in.beta, kSerial); }),
+               variant("gated delta rule, a gate for each feature", in, 6,
+                       [&] { attn::gated_delta_rule_into(in.out, in.q, in.k, in.v, in.gates, in.beta, kSerial); }),
+               variant("DPLR delta rule", in, 8,
+                       [&] { attn::dplr_delta_rule_into(in.out, in.q, in.k, in.v, in.a, in.b, in.gates, kSerial); }),
                variant("gated delta rule, one token per call", in, 6,
                        [&] {
                          state.reset();
@@ -164,7 +171,11 @@ void decode(Index batch, const Budget& budget, Output& output) {
       {"a gate for each feature", 0,
        [&] { attn::gated_attention_into(in.out, state, in.q, in.k, in.v, in.gates, kSerial); }},
       {"gated delta rule", 0,
-       [&] { attn::gated_delta_rule_into(in.out, state, in.q, in.k, in.v, in.gate, in.beta, kSerial); }}};
+       [&] { attn::gated_delta_rule_into(in.out, state, in.q, in.k, in.v, in.gate, in.beta, kSerial); }},
+      {"gated delta rule, a gate for each feature", 0,
+       [&] { attn::gated_delta_rule_into(in.out, state, in.q, in.k, in.v, in.gates, in.beta, kSerial); }},
+      {"DPLR delta rule", 0,
+       [&] { attn::dplr_delta_rule_into(in.out, state, in.q, in.k, in.v, in.a, in.b, in.gates, kSerial); }}};
   std::vector<std::function<void()>> calls;
   for (const Variant& w : variants) calls.push_back(w.call);
   const std::string title = "One token, batch " + std::to_string(batch) + ", 32 heads, D=128: a state of " +
@@ -192,7 +203,7 @@ void decode(Index batch, const Budget& budget, Output& output) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("linear_attention", "Times linear attention, its gated forms and the gated delta rule.");
+  Program program("linear_attention", "Times linear attention, its gated forms and the delta rules.");
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
     const Budget budget = quick ? Budget{.seconds = 0.01, .rounds = 1} : Budget{.seconds = 0.3, .rounds = 9};

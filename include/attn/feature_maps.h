@@ -84,6 +84,8 @@ constexpr bool is_feature_map = std::is_same_v<M, Elu1Features> || std::is_same_
                                 std::is_same_v<M, IdentityFeatures> || std::is_same_v<M, FavorFeatures>;
 template <class F>
 constexpr bool is_feature_map<LambdaFeatures<F>> = true;
+template <class M>
+concept FeatureMap = is_feature_map<M>;
 
 /// Fails to compile unless M is a feature map, with a message that lists them.
 template <class M>

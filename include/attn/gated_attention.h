@@ -52,64 +52,48 @@ inline namespace ATTN_BUILT_FOR {
 /// of the chunk's tokens with each other. NaN affects no earlier token.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 /// @see linear_attention for shapes, scalars and memory; naive_gated_attention, the reference implementation.
-template <class Q, class K, class V, class G, class M = Options>
-requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, const K& key, const V& value,
-                                                              const G& log_gate, const M& mods = {},
-                                                              const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  auto out = call.in.out();
-  detail::recurrence(call.call(out), with.options);
-  return RecurrentResult{std::move(out)};
+template <detail::NoState Q, class K, class V, class G, class M = Options>
+auto gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
+                     const Options& options = {}) {
+  return detail::recurrent_result(detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options));
 }
 
 /// Continues a sequence: these tokens follow those that the state has seen; see linear_attention().
 template <class T, class Q, class K, class V, class G, class M = Options>
 auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                      const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  auto out = call.in.out();
-  detail::run_with_state(call, out, state, with.options);
-  return RecurrentResult{std::move(out)};
+  return detail::recurrent_result(detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options),
+                                  state);
 }
 
 /// Computes gated_attention() into the caller's memory; see linear_attention_into().
-template <class Out, class Q, class K, class V, class G, class M = Options>
-requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, const Q& query, const K& key,
-                                                                   const V& value, const G& log_gate,
-                                                                   const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  detail::recurrence(call.call(out), with.options);
+template <class Out, detail::NoState Q, class K, class V, class G, class M = Options>
+void gated_attention_into(Out&& out, const Q& query, const K& key, const V& value, const G& log_gate,
+                          const M& mods = {}, const Options& options = {}) {
+  detail::recurrence_into(out, detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options));
 }
 /// Continues a sequence, writing to the caller's memory.
 template <class Out, class T, class Q, class K, class V, class G, class M = Options>
 void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                           const G& log_gate, const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  detail::run_with_state(call, out, state, with.options);
+  detail::recurrence_into(out, detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options),
+                          state);
 }
 
 /// Returns the size in bytes that Options::workspace must have for gated_attention(), with or without a state.
 template <class Q, class K, class V, class G, class M = Options>
 std::size_t gated_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                                   const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), with.options));
+  return detail::recurrent_workspace_bytes(
+      detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options));
 }
 
 /// Computes gated_attention() by its definition, token by token in plain loops.
 template <class Q, class K, class V, class G, class M = Options>
 auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                            const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  auto out = call.in.out();
-  detail::naive_recurrence(call.call(out), with.options.executor);
-  return RecurrentResult{std::move(out)};
+  return detail::naive_recurrent_result(
+      detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options));
 }
 
 }  // namespace ATTN_BUILT_FOR

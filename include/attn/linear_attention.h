@@ -18,16 +18,38 @@ RecurrentResult(Out) -> RecurrentResult<Out>;
 
 namespace detail::inline ATTN_BUILT_FOR {
 
+/// Runs a checked call.
+template <class Out, class Call>
+void recurrence_into(Out&& out, const Call& call) {
+  recurrence(call.call(out), call.in.options);
+}
 /// Runs a checked call that continues from a state.
-template <class Call, class Out, class T>
-void run_with_state(const Call& call, Out&& out, RecurrentState<T>& state, const Options& options) {
+template <class Out, class Call, class T>
+void recurrence_into(Out&& out, const Call& call, RecurrentState<T>& state) {
   if constexpr (check_state<Call, RecurrentState<T>>()) {
     RecurrenceCall<T> with_state = call.call(out);
     with_state.state = state_memory(state, with_state);
     check_apart(with_state.out, "out", state.sums(), "the state");
     check_apart(with_state.out, "out", state.normaliser(), "the state's normaliser");
-    recurrence(with_state, options);
+    recurrence(with_state, call.in.options);
   }
+}
+/// Returns the result of a checked call, which may continue from a state.
+template <class Call, class... State>
+auto recurrent_result(const Call& call, State&... state) {
+  auto out = call.in.out();
+  recurrence_into(out, call, state...);
+  return RecurrentResult{std::move(out)};
+}
+template <class Call>
+auto naive_recurrent_result(const Call& call) {
+  auto out = call.in.out();
+  naive_recurrence(call.call(out), call.in.options.executor);
+  return RecurrentResult{std::move(out)};
+}
+template <class Call>
+std::size_t recurrent_workspace_bytes(const Call& call) {
+  return static_cast<std::size_t>(recurrence_bytes(call.call_to({}), call.in.options));
 }
 
 }  // namespace detail::inline ATTN_BUILT_FOR
@@ -62,27 +84,18 @@ inline namespace ATTN_BUILT_FOR {
 /// which is a third more work in total, and each segment takes memory for a state. The split depends on the sizes
 /// alone, so results are bit-identical for any number of threads.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
-template <class Q, class K, class V, class Map, class M = Options>
-requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, const K& key, const V& value,
-                                                               const Map& map, const M& mods = {},
-                                                               const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  auto out = call.in.out();
-  detail::recurrence(call.call(out), with.options);
-  return RecurrentResult{std::move(out)};
+template <detail::NoState Q, class K, class V, class Map, class M = Options>
+auto linear_attention(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
+                      const Options& options = {}) {
+  return detail::recurrent_result(detail::CheckedLinear(query, key, value, map, mods, options));
 }
 
 /// Computes linear_attention() into the caller's memory: a matrix, block or map (q_len, v_dim), or a rank-4 tensor or
 /// view. It must not overlap an input. Arguments are checked before anything is written.
-template <class Out, class Q, class K, class V, class Map, class M = Options>
-requires(!detail::is_recurrent_state<Q> &&
-         detail::is_feature_map<Map>) void linear_attention_into(Out&& out, const Q& query, const K& key,
-                                                                 const V& value, const Map& map, const M& mods = {},
-                                                                 const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  detail::recurrence(call.call(out), with.options);
+template <class Out, detail::NoState Q, class K, class V, detail::FeatureMap Map, class M = Options>
+void linear_attention_into(Out&& out, const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
+                           const Options& options = {}) {
+  detail::recurrence_into(out, detail::CheckedLinear(query, key, value, map, mods, options));
 }
 
 /// Continues a sequence from a state: the tokens follow those that the state has seen, attend to them too, and are
@@ -93,19 +106,13 @@ requires(!detail::is_recurrent_state<Q> &&
 template <class T, class Q, class K, class V, class Map, class M = Options>
 auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const Map& map,
                       const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  auto out = call.in.out();
-  detail::run_with_state(call, out, state, with.options);
-  return RecurrentResult{std::move(out)};
+  return detail::recurrent_result(detail::CheckedLinear(query, key, value, map, mods, options), state);
 }
 /// Continues a sequence from a state, writing to the caller's memory.
 template <class Out, class T, class Q, class K, class V, class Map, class M = Options>
 void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const Map& map, const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  detail::run_with_state(call, out, state, with.options);
+  detail::recurrence_into(out, detail::CheckedLinear(query, key, value, map, mods, options), state);
 }
 
 /// Returns the size in bytes that Options::workspace must have for linear_attention_into() with these arguments, with
@@ -113,9 +120,7 @@ void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, 
 template <class Q, class K, class V, class Map, class M = Options>
 std::size_t linear_workspace_bytes(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                                    const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), with.options));
+  return detail::recurrent_workspace_bytes(detail::CheckedLinear(query, key, value, map, mods, options));
 }
 
 /// Computes linear_attention() by its definition, token by token in plain loops: the reference for tests and
@@ -123,11 +128,7 @@ std::size_t linear_workspace_bytes(const Q& query, const K& key, const V& value,
 template <class Q, class K, class V, class Map, class M = Options>
 auto naive_linear_attention(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                             const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  auto out = call.in.out();
-  detail::naive_recurrence(call.call(out), with.options.executor);
-  return RecurrentResult{std::move(out)};
+  return detail::naive_recurrent_result(detail::CheckedLinear(query, key, value, map, mods, options));
 }
 
 }  // namespace ATTN_BUILT_FOR

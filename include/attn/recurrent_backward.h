@@ -1,4 +1,4 @@
-// Gradients of linear attention, its gated forms and the gated delta rule.
+// Gradients of linear attention, its gated forms and the delta rules.
 #pragma once
 
 #include <utility>
@@ -20,74 +20,78 @@ namespace attn::inline ATTN_BUILT_FOR {
 /// to seven times the forward call. Memory: in causal calls, each thread recomputes one state (features, v_dim) per 64
 /// tokens in a first pass and stores it, so memory grows with the length.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
-template <class Gr, class Q, class K, class V, class Map, class M = Options>
-requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,
-                                                                         const K& key, const V& value, const Map& map,
-                                                                         const M& mods = {},
-                                                                         const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
+template <detail::NoState Gr, class Q, class K, class V, class Map, class M = Options>
+auto linear_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const Map& map,
+                               const M& mods = {}, const Options& options = {}) {
+  return detail::recurrent_gradients(grad_out, detail::CheckedLinear(query, key, value, map, mods, options));
 }
 
 /// Computes linear_attention_backward() into the caller's memory, which is overwritten: matrices, or rank-4 tensors or
 /// views, shaped like query, key and value. None may overlap an input or another gradient. With options.workspace,
 /// allocations do not grow with the sizes. Arguments are checked before anything is written.
-template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map, class M = Options>
-requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void linear_attention_backward_into(
-    GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Gr& grad_out, const Q& query, const K& key, const V& value,
-    const Map& map, const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, detail::NoGates(), detail::NoGates(), detail::NoStates(), with.options);
+template <class GQ, class GK, class GV, detail::NoState Gr, class Q, class K, class V, detail::FeatureMap Map,
+          class M = Options>
+void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Gr& grad_out, const Q& query,
+                                    const K& key, const V& value, const Map& map, const M& mods = {},
+                                    const Options& options = {}) {
+  detail::recurrent_gradients_into(grad_out, detail::CheckedLinear(query, key, value, map, mods, options),
+                                   detail::NoStates(), grad_query, grad_key, grad_value, detail::NoGates(),
+                                   detail::NoGates());
 }
 
 /// Returns the gradients of gated_attention(): those of linear_attention(), and .log_gate, shaped like the gate.
-template <class Gr, class Q, class K, class V, class G, class M = Options>
-requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr& grad_out, const Q& query,
-                                                                        const K& key, const V& value, const G& log_gate,
-                                                                        const M& mods = {},
-                                                                        const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
+template <detail::NoState Gr, class Q, class K, class V, class G, class M = Options>
+auto gated_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
+                              const M& mods = {}, const Options& options = {}) {
+  return detail::recurrent_gradients(
+      grad_out, detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options));
 }
 /// Computes gated_attention_backward() into the caller's memory; see linear_attention_backward_into(). The gradient of
 /// the gate is shaped like the gate; for decay_per_head() it is a tensor (kv_heads) of sums over tokens. The call
 /// allocates memory for the terms of these sums.
-template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G, class M = Options>
-requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
-    GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
-    const K& key, const V& value, const G& log_gate, const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, grad_log_gate, detail::NoGates(), detail::NoStates(), with.options);
+template <class GQ, class GK, class GV, class GG, detail::NoState Gr, class Q, class K, class V, class G,
+          class M = Options>
+void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate,
+                                   const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
+                                   const M& mods = {}, const Options& options = {}) {
+  detail::recurrent_gradients_into(
+      grad_out, detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options), detail::NoStates(),
+      grad_query, grad_key, grad_value, grad_log_gate, detail::NoGates());
 }
 
 /// Returns the gradients of gated_delta_rule(): those of gated_attention(), and .beta, shaped like beta.
-template <class Gr, class Q, class K, class V, class G, class B, class M = Options>
-requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const Gr& grad_out, const Q& query,
-                                                                         const K& key, const V& value,
-                                                                         const G& log_gate, const B& beta,
-                                                                         const M& mods = {},
-                                                                         const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
-  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
+template <detail::NoState Gr, class Q, class K, class V, class G, class B, class M = Options>
+auto gated_delta_rule_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
+                               const B& beta, const M& mods = {}, const Options& options = {}) {
+  return detail::recurrent_gradients(grad_out, detail::CheckedGated(query, key, value, log_gate, beta, mods, options));
 }
 /// Computes gated_delta_rule_backward() into the caller's memory; see gated_attention_backward_into().
-template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B,
-          class M = Options>
-requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
-    GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta, const Gr& grad_out,
-    const Q& query, const K& key, const V& value, const G& log_gate, const B& beta, const M& mods = {},
-    const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
-  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, detail::NoStates(), with.options);
+template <class GQ, class GK, class GV, class GG, class GB, detail::NoState Gr, class Q, class K, class V, class G,
+          class B, class M = Options>
+void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta,
+                                    const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
+                                    const B& beta, const M& mods = {}, const Options& options = {}) {
+  detail::recurrent_gradients_into(grad_out, detail::CheckedGated(query, key, value, log_gate, beta, mods, options),
+                                   detail::NoStates(), grad_query, grad_key, grad_value, grad_log_gate, grad_beta);
+}
+
+/// Returns the gradients of dplr_delta_rule(): those of gated_attention(), and .a and .b, shaped like a and b.
+template <detail::NoState Gr, class Q, class K, class V, class A, class B, class G, class M = Options>
+auto dplr_delta_rule_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const A& a, const B& b,
+                              const G& log_gate, const M& mods = {}, const Options& options = {}) {
+  return detail::recurrent_gradients(
+      grad_out, detail::CheckedGated(query, key, value, log_gate, detail::low_rank(a, b), mods, options));
+}
+/// Computes dplr_delta_rule_backward() into the caller's memory; see gated_attention_backward_into().
+template <class GQ, class GK, class GV, class GA, class GB, class GG, detail::NoState Gr, class Q, class K, class V,
+          class A, class B, class G, class M = Options>
+void dplr_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GA&& grad_a, GB&& grad_b,
+                                   GG&& grad_log_gate, const Gr& grad_out, const Q& query, const K& key, const V& value,
+                                   const A& a, const B& b, const G& log_gate, const M& mods = {},
+                                   const Options& options = {}) {
+  detail::recurrent_gradients_into(
+      grad_out, detail::CheckedGated(query, key, value, log_gate, detail::low_rank(a, b), mods, options),
+      detail::NoStates(), grad_query, grad_key, grad_value, grad_log_gate, detail::LowRank<GA&, GB&>{grad_a, grad_b});
 }
 
 /// Returns the size in bytes that Options::workspace must have for linear_attention_backward_into(): per thread, a few
@@ -95,25 +99,29 @@ requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
 template <class Q, class K, class V, class Map, class M = Options>
 std::size_t linear_backward_workspace_bytes(const Q& query, const K& key, const V& value, const Map& map,
                                             const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
+  return detail::recurrent_backward_workspace_bytes(detail::CheckedLinear(query, key, value, map, mods, options));
 }
 /// Returns the size in bytes that Options::workspace must have for gated_attention_backward_into().
 template <class Q, class K, class V, class G, class M = Options>
 std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
+  return detail::recurrent_backward_workspace_bytes(
+      detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options));
 }
 /// Returns the size in bytes that Options::workspace must have for gated_delta_rule_backward_into().
 template <class Q, class K, class V, class G, class B, class M = Options>
 std::size_t delta_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const B& beta, const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
-  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
+  return detail::recurrent_backward_workspace_bytes(
+      detail::CheckedGated(query, key, value, log_gate, beta, mods, options));
+}
+
+/// Returns the size in bytes that Options::workspace must have for dplr_delta_rule_backward_into().
+template <class Q, class K, class V, class A, class B, class G, class M = Options>
+std::size_t dplr_backward_workspace_bytes(const Q& query, const K& key, const V& value, const A& a, const B& b,
+                                          const G& log_gate, const M& mods = {}, const Options& options = {}) {
+  return detail::recurrent_backward_workspace_bytes(
+      detail::CheckedGated(query, key, value, log_gate, detail::low_rank(a, b), mods, options));
 }
 
 }  // namespace attn::inline ATTN_BUILT_FOR

@@ -125,6 +125,9 @@ template <class X>
 constexpr bool is_recurrent_state = false;
 template <class T>
 constexpr bool is_recurrent_state<RecurrentState<T>> = true;
+/// What a call without a state has in its place.
+template <class X>
+concept NoState = !is_recurrent_state<X>;
 
 }  // namespace detail
 

@@ -26,10 +26,8 @@ template <class T, class Gr, class Q, class K, class V, class Map, class M = Opt
 auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                                const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
-                                              detail::StateGradient<T>{before, grad_state});
+  return detail::recurrent_gradients(grad_out, detail::CheckedLinear(query, key, value, map, mods, options),
+                                     detail::StateGradient<T>{before, grad_state});
 }
 /// Computes linear_attention_backward() with a state into the caller's memory; see linear_attention_backward_into()
 /// without states.
@@ -37,11 +35,9 @@ template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, cla
 void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const RecurrentState<T>& before,
                                     RecurrentState<T>& grad_state, const Gr& grad_out, const Q& query, const K& key,
                                     const V& value, const Map& map, const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, detail::NoGates(), detail::NoGates(),
-           detail::StateGradient<T>{before, grad_state}, with.options);
+  detail::recurrent_gradients_into(grad_out, detail::CheckedLinear(query, key, value, map, mods, options),
+                                   detail::StateGradient<T>{before, grad_state}, grad_query, grad_key, grad_value,
+                                   detail::NoGates(), detail::NoGates());
 }
 
 /// Returns the gradients of a call of gated_attention() with a state; see linear_attention_backward() above.
@@ -49,10 +45,9 @@ template <class T, class Gr, class Q, class K, class V, class G, class M = Optio
 auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                               const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                               const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
-                                              detail::StateGradient<T>{before, grad_state});
+  return detail::recurrent_gradients(
+      grad_out, detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options),
+      detail::StateGradient<T>{before, grad_state});
 }
 /// Computes gated_attention_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G,
@@ -61,11 +56,9 @@ void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_val
                                    const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                    const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                                    const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
-  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, grad_log_gate, detail::NoGates(),
-           detail::StateGradient<T>{before, grad_state}, with.options);
+  detail::recurrent_gradients_into(
+      grad_out, detail::CheckedGated(query, key, value, log_gate, detail::NoGates(), mods, options),
+      detail::StateGradient<T>{before, grad_state}, grad_query, grad_key, grad_value, grad_log_gate, detail::NoGates());
 }
 
 /// Returns the gradients of a call of gated_delta_rule() with a state; see linear_attention_backward() above.
@@ -73,10 +66,8 @@ template <class T, class Gr, class Q, class K, class V, class G, class B, class 
 auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                                const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
-  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
-                                              detail::StateGradient<T>{before, grad_state});
+  return detail::recurrent_gradients(grad_out, detail::CheckedGated(query, key, value, log_gate, beta, mods, options),
+                                     detail::StateGradient<T>{before, grad_state});
 }
 /// Computes gated_delta_rule_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
@@ -85,11 +76,31 @@ void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
                                     const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                     const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                                     const M& mods = {}, const Options& options = {}) {
-  const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
-  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, detail::StateGradient<T>{before, grad_state},
-           with.options);
+  detail::recurrent_gradients_into(grad_out, detail::CheckedGated(query, key, value, log_gate, beta, mods, options),
+                                   detail::StateGradient<T>{before, grad_state}, grad_query, grad_key, grad_value,
+                                   grad_log_gate, grad_beta);
+}
+
+/// Returns the gradients of a call of dplr_delta_rule() with a state; see linear_attention_backward() above.
+template <class T, class Gr, class Q, class K, class V, class A, class B, class G, class M = Options>
+auto dplr_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                              const Q& query, const K& key, const V& value, const A& a, const B& b, const G& log_gate,
+                              const M& mods = {}, const Options& options = {}) {
+  return detail::recurrent_gradients(
+      grad_out, detail::CheckedGated(query, key, value, log_gate, detail::low_rank(a, b), mods, options),
+      detail::StateGradient<T>{before, grad_state});
+}
+/// Computes dplr_delta_rule_backward() with a state into the caller's memory.
+template <class GQ, class GK, class GV, class GA, class GB, class GG, class T, class Gr, class Q, class K, class V,
+          class A, class B, class G, class M = Options>
+void dplr_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GA&& grad_a, GB&& grad_b,
+                                   GG&& grad_log_gate, const RecurrentState<T>& before, RecurrentState<T>& grad_state,
+                                   const Gr& grad_out, const Q& query, const K& key, const V& value, const A& a,
+                                   const B& b, const G& log_gate, const M& mods = {}, const Options& options = {}) {
+  detail::recurrent_gradients_into(
+      grad_out, detail::CheckedGated(query, key, value, log_gate, detail::low_rank(a, b), mods, options),
+      detail::StateGradient<T>{before, grad_state}, grad_query, grad_key, grad_value, grad_log_gate,
+      detail::LowRank<GA&, GB&>{grad_a, grad_b});
 }
 
 }  // namespace attn::inline ATTN_BUILT_FOR

@@ -69,6 +69,17 @@ struct DeltaGradients {
   Beta beta;      ///< shaped like beta
 };
 
+/// The gradients of dplr_delta_rule(), shaped like its arguments. For decay_per_head(), log_gate is (kv_heads).
+template <class Query, class Key, class Value, class A, class B, class Gate>
+struct DplrGradients {
+  Query query;    ///< shaped like the query
+  Key key;        ///< shaped like the key
+  Value value;    ///< shaped like the value
+  A a;            ///< shaped like a
+  B b;            ///< shaped like b
+  Gate log_gate;  ///< shaped like log_gate
+};
+
 /// The result of attention_jvp(): the output, and its derivative in the given direction.
 template <class Out>
 struct JvpResult {

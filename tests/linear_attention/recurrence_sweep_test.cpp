@@ -131,9 +131,21 @@ TYPED_TEST(RecurrenceSweep, GatedForms) {
                           key_lengths(lengths)));
       check(gated_form<T>("feature gate", gated_oracle(in, before, in.feature_gate, scale), features, causal()));
       check(gated_form<T>("feature gate, documents", gated_oracle(in, apart, in.feature_gate, scale), features, cut));
-      check(delta_form<T>("delta rule", delta_oracle(in, scale, [](Index) { return false; }), tokens, beta, Mods<>()));
-      check(delta_form<T>("delta rule, documents", delta_oracle(in, scale, [=](Index t) { return t == border; }),
-                          tokens, beta, cut));
+      const auto none = [](Index) { return false; };
+      const auto at_border = [=](Index t) { return t == border; };
+      check(delta_form<T>("delta rule", delta_oracle(in, scale, none, in.token_gate), tokens, beta, Mods<>()));
+      check(
+          delta_form<T>("delta rule, documents", delta_oracle(in, scale, at_border, in.token_gate), tokens, beta, cut));
+      check(delta_form<T>("delta rule, feature gate", delta_oracle(in, scale, none, in.feature_gate), features, beta,
+                          Mods<>()));
+      check(delta_form<T>("delta rule, feature gate, documents", delta_oracle(in, scale, at_border, in.feature_gate),
+                          features, beta, cut));
+      const auto reads = token_tensor<T>(in, in.a, in.head_dim), writes = token_tensor<T>(in, in.b_vector, in.head_dim);
+      check(dplr_form<T>("DPLR", dplr_oracle(in, scale, none, in.feature_gate), reads, writes, features, Mods<>()));
+      check(dplr_form<T>("DPLR, documents", dplr_oracle(in, scale, at_border, in.feature_gate), reads, writes, features,
+                         cut));
+      check(dplr_form<T>("DPLR, token gate", dplr_oracle(in, scale, none, in.token_gate), reads, writes, tokens,
+                         causal()));
 
       std::vector<double> decays, of_tokens;
       for (Index h = 0; h < s.kv_heads; ++h) decays.push_back(-0.5 * strength / static_cast<double>(h + 1));

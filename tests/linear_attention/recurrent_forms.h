@@ -11,7 +11,7 @@ namespace attn::test {
 /// All inputs of a form that can be differentiated.
 template <class T>
 struct FormNumbers {
-  Tensor<T, 4> q, k, v, gates;
+  Tensor<T, 4> q, k, v, gates, a, b;
   Tensor<T, 3> gate, beta;
   Tensor<T, 4> grad_out;
 
@@ -20,6 +20,8 @@ struct FormNumbers {
         k(token_tensor<T>(in, in.k, in.head_dim)),
         v({in.batch, in.kv_heads, in.kv_len, in.v_dim}),
         gates(token_tensor<T>(in, in.feature_gate, in.head_dim)),
+        a(token_tensor<T>(in, in.a, in.head_dim)),
+        b(token_tensor<T>(in, in.b_vector, in.head_dim)),
         gate(token_scalars<T>(in, in.token_gate)),
         beta(token_scalars<T>(in, in.beta)),
         grad_out({in.batch, in.heads, in.q_len, in.v_dim}) {
@@ -55,50 +57,68 @@ struct LinearForm {
 template <class Map, class M>
 LinearForm(Map, M) -> LinearForm<Map, M>;
 
+/// The gates of each feature, or of each token.
+template <bool kFeatures, class N>
+decltype(auto) gate_of(N& n) {
+  if constexpr (kFeatures)
+    return (n.gates);
+  else
+    return (n.gate);
+}
+
 template <bool kFeatures, class M>
 struct GatedForm {
   M mods;
-  template <class N>
-  static decltype(auto) gate(N& n) {
-    if constexpr (kFeatures)
-      return (n.gates);
-    else
-      return (n.gate);
-  }
   template <class T>
   Tensor<T, 4> out(const FormNumbers<T>& n) const {
-    return naive_gated_attention(n.q, n.k, n.v, gate(n), mods, {.executor = serial()}).out;
+    return naive_gated_attention(n.q, n.k, n.v, gate_of<kFeatures>(n), mods, {.executor = serial()}).out;
   }
   template <class T>
   FormGrads<T> grads(const FormNumbers<T>& n, const Options& o) const {
-    const auto g = gated_attention_backward(n.grad_out, n.q, n.k, n.v, gate(n), mods, o);
+    const auto g = gated_attention_backward(n.grad_out, n.q, n.k, n.v, gate_of<kFeatures>(n), mods, o);
     return {plain(g.query), plain(g.key), plain(g.value), plain(g.log_gate)};
   }
   template <class T>
   static std::vector<T*> parts(FormNumbers<T>& n) {
-    return {n.q.data(), n.k.data(), n.v.data(), gate(n).data()};
+    return {n.q.data(), n.k.data(), n.v.data(), gate_of<kFeatures>(n).data()};
   }
 };
 
-template <class M>
+template <bool kFeatures, class M>
 struct DeltaForm {
   M mods;
   template <class T>
   Tensor<T, 4> out(const FormNumbers<T>& n) const {
-    return naive_gated_delta_rule(n.q, n.k, n.v, n.gate, n.beta, mods, {.executor = serial()}).out;
+    return naive_gated_delta_rule(n.q, n.k, n.v, gate_of<kFeatures>(n), n.beta, mods, {.executor = serial()}).out;
   }
   template <class T>
   FormGrads<T> grads(const FormNumbers<T>& n, const Options& o) const {
-    const auto g = gated_delta_rule_backward(n.grad_out, n.q, n.k, n.v, n.gate, n.beta, mods, o);
+    const auto g = gated_delta_rule_backward(n.grad_out, n.q, n.k, n.v, gate_of<kFeatures>(n), n.beta, mods, o);
     return {plain(g.query), plain(g.key), plain(g.value), plain(g.log_gate), plain(g.beta)};
   }
   template <class T>
   static std::vector<T*> parts(FormNumbers<T>& n) {
-    return {n.q.data(), n.k.data(), n.v.data(), n.gate.data(), n.beta.data()};
+    return {n.q.data(), n.k.data(), n.v.data(), gate_of<kFeatures>(n).data(), n.beta.data()};
   }
 };
-template <class M>
-DeltaForm(M) -> DeltaForm<M>;
+
+template <bool kFeatures, class M>
+struct DplrForm {
+  M mods;
+  template <class T>
+  Tensor<T, 4> out(const FormNumbers<T>& n) const {
+    return naive_dplr_delta_rule(n.q, n.k, n.v, n.a, n.b, gate_of<kFeatures>(n), mods, {.executor = serial()}).out;
+  }
+  template <class T>
+  FormGrads<T> grads(const FormNumbers<T>& n, const Options& o) const {
+    const auto g = dplr_delta_rule_backward(n.grad_out, n.q, n.k, n.v, n.a, n.b, gate_of<kFeatures>(n), mods, o);
+    return {plain(g.query), plain(g.key), plain(g.value), plain(g.log_gate), plain(g.a), plain(g.b)};
+  }
+  template <class T>
+  static std::vector<T*> parts(FormNumbers<T>& n) {
+    return {n.q.data(), n.k.data(), n.v.data(), gate_of<kFeatures>(n).data(), n.a.data(), n.b.data()};
+  }
+};
 
 /// Calls use(name, form) for all forms, with masks for `len` tokens and a batch of two.
 template <class Use>
@@ -118,8 +138,14 @@ void for_each_form(Index len, const Use& use) {
   use("token gate lengths", GatedForm<false, decltype(lengths)>{lengths});
   use("feature gate", GatedForm<true, Mods<>>{none});
   use("feature gate documents", GatedForm<true, decltype(halves)>{halves});
-  use("delta rule", DeltaForm{none});
-  use("delta rule lengths documents", DeltaForm{lengths | halves});
+  const auto both = lengths | halves;
+  use("delta rule", DeltaForm<false, Mods<>>{none});
+  use("delta rule lengths documents", DeltaForm<false, decltype(both)>{both});
+  use("delta rule feature gate", DeltaForm<true, Mods<>>{none});
+  use("delta rule feature gate lengths documents", DeltaForm<true, decltype(both)>{both});
+  use("DPLR", DplrForm<true, Mods<>>{none});
+  use("DPLR lengths documents", DplrForm<true, decltype(both)>{both});
+  use("DPLR token gate", DplrForm<false, Mods<>>{none});
 }
 
 }  // namespace attn::test

@@ -138,7 +138,8 @@ TEST(RecurrentGradients, MaskedNaNReachesNoGradient) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (Index t = good; t < len; ++t)
     for (Index d = 0; d < 16; ++d) {
-      poisoned.k(0, 0, t, d) = poisoned.v(0, 0, t, d) = poisoned.gates(0, 0, t, d) = nan;
+      poisoned.k(0, 0, t, d) = poisoned.v(0, 0, t, d) = poisoned.gates(0, 0, t, d) = poisoned.a(0, 0, t, d) =
+          poisoned.b(0, 0, t, d) = nan;
       poisoned.gate(0, 0, t) = poisoned.beta(0, 0, t) = nan;
     }
   const auto lengths = key_lengths({good, len});
@@ -151,7 +152,9 @@ TEST(RecurrentGradients, MaskedNaNReachesNoGradient) {
   expect_same("favor", LinearForm{favor(16, 1), lengths});
   expect_same("token gate", GatedForm<false, decltype(lengths)>{lengths});
   expect_same("feature gate", GatedForm<true, decltype(lengths)>{lengths});
-  expect_same("delta rule", DeltaForm{lengths});
+  expect_same("delta rule", DeltaForm<false, decltype(lengths)>{lengths});
+  expect_same("delta rule, feature gate", DeltaForm<true, decltype(lengths)>{lengths});
+  expect_same("DPLR", DplrForm<true, decltype(lengths)>{lengths});
 }
 
 /// The gradient of a head's decay is the sum of its tokens' gradients.
@@ -188,7 +191,8 @@ TEST(RecurrentGradients, Workspaces) {
   const Mods<> none;
   check(LinearForm{elu1(), causal()}, linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), causal(), o), n);
   check(GatedForm<true, Mods<>>{none}, gated_backward_workspace_bytes(n.q, n.k, n.v, n.gates, none, o), n);
-  check(DeltaForm{none}, delta_backward_workspace_bytes(n.q, n.k, n.v, n.gate, n.beta, none, o), n);
+  check(DplrForm<true, Mods<>>{none}, dplr_backward_workspace_bytes(n.q, n.k, n.v, n.a, n.b, n.gates, none, o), n);
+  check(DeltaForm<false, Mods<>>{none}, delta_backward_workspace_bytes(n.q, n.k, n.v, n.gate, n.beta, none, o), n);
   // Documents share the workspace of the longest one.
   const auto bytes = [&](const auto& mods) { return linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), mods, o); };
   const auto two = causal() | documents_at({0, 45, 90}), four = causal() | documents_at({0, 45, 60, 75, 90});

@@ -74,6 +74,19 @@ Form<T> delta_form(const std::string& name, const RecurrentTruth& truth, const G
           }};
 }
 
+template <class T, class Vectors, class Gate, class M>
+Form<T> dplr_form(const std::string& name, const RecurrentTruth& truth, const Vectors& a, const Vectors& b,
+                  const Gate& gate, const M& mods) {
+  using F = Form<T>;
+  return {name, truth,
+          [a, b, gate, mods](const typename F::Out& out, const typename F::In& q, const typename F::In& k,
+                             const typename F::In& v,
+                             const Options& options) { dplr_delta_rule_into(out, q, k, v, a, b, gate, mods, options); },
+          [a, b, gate, mods](const typename F::In& q, const typename F::In& k, const typename F::In& v) {
+            return naive_dplr_delta_rule(q, k, v, a, b, gate, mods, {.executor = serial()}).out;
+          }};
+}
+
 /// Per-token values as a tensor (batch, kv_heads, len, n), or of rank 3.
 template <class T>
 Tensor<T, 4> token_tensor(const Recurrent& in, const std::vector<double>& numbers, Index of_token) {

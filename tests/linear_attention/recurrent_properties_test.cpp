@@ -24,13 +24,15 @@ struct Inputs4 {
         k(token_tensor<float>(in, in.k, in.head_dim)),
         v(token_tensor<float>(in, in.v, in.v_dim)),
         gates(token_tensor<float>(in, in.feature_gate, in.head_dim)),
+        a(token_tensor<float>(in, in.a, in.head_dim)),
+        b(token_tensor<float>(in, in.b_vector, in.head_dim)),
         gate(token_scalars<float>(in, in.token_gate)),
         beta(token_scalars<float>(in, in.beta)) {
     std::copy_n(as<float>(in.q).data(), q.size(), q.data());
   }
   Random random;
   Recurrent in;
-  Tensor<float, 4> q, k, v, gates;
+  Tensor<float, 4> q, k, v, gates, a, b;
   Tensor<float, 3> gate, beta;
 
   /// The outputs of all forms.
@@ -41,7 +43,9 @@ struct Inputs4 {
             plain(gated_attention(q, k, v, gate, o).out),
             plain(gated_attention(q, k, v, gates, o).out),
             plain(gated_attention(q, k, v, decay_per_head({-0.1, -0.2}), o).out),
-            plain(gated_delta_rule(q, k, v, gate, beta, o).out)};
+            plain(gated_delta_rule(q, k, v, gate, beta, o).out),
+            plain(gated_delta_rule(q, k, v, gates, beta, o).out),
+            plain(dplr_delta_rule(q, k, v, a, b, gates, o).out)};
   }
 };
 
@@ -60,13 +64,15 @@ TEST(RecurrentProperties, ThreadsDoNotChangeResults) {
 TEST(RecurrentProperties, LaterTokensDoNotAffectEarlierOnes) {
   for (const Index poisoned : {0, 1, 5, 15, 16, 40, 63, 64, 100}) {
     const Inputs4 clean(130);
-    for (int what = 0; what < 4; ++what) {
+    for (int what = 0; what < 6; ++what) {
       Inputs4 in(130);
       const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
       if (what == 0) in.k(0, 1, poisoned, 3) = nan;
       if (what == 1) in.v(0, 1, poisoned, 3) = inf;
       if (what == 2) in.gate(0, 1, poisoned) = in.gates(0, 1, poisoned, 2) = nan;
       if (what == 3) in.beta(0, 1, poisoned) = nan;
+      if (what == 4) in.a(0, 1, poisoned, 3) = nan;
+      if (what == 5) in.b(0, 1, poisoned, 3) = inf;
       const auto want = clean.outputs({.executor = serial()}), got = in.outputs({.executor = serial()});
       for (std::size_t form = 1; form < want.size(); ++form)  // the first one is not causal
         for (Index i = 0; i < static_cast<Index>(want[form].size()); ++i) {
@@ -96,6 +102,47 @@ TEST(RecurrentProperties, QueriesWithoutKeysAreZero) {
   EXPECT_EQ(linear_attention(negative, positive, positive, relu()).out.cwiseAbs().maxCoeff(), 0);
   const auto g = linear_attention_backward(positive, positive, negative, positive, relu(), causal());
   EXPECT_EQ(g.query.cwiseAbs().maxCoeff() + g.key.cwiseAbs().maxCoeff() + g.value.cwiseAbs().maxCoeff(), 0);
+}
+
+/// The gated delta rule is the DPLR rule with a = e^gate * k, b = -beta * k and key = beta * k.
+TEST(RecurrentProperties, DeltaRuleIsDiagonalPlusLowRank) {
+  const Inputs4 in(130);
+  Tensor<float, 4> a = in.k, b = in.k, k = in.k;
+  for (Index i = 0; i < k.size(); ++i) {
+    const float beta = in.beta.data()[i / 16];
+    a.data()[i] *= std::exp(in.gates.data()[i]);
+    b.data()[i] *= -beta;
+    k.data()[i] *= beta;
+  }
+  const auto want = gated_delta_rule(in.q, in.k, in.v, in.gates, in.beta).out,
+             got = dplr_delta_rule(in.q, k, in.v, a, b, in.gates).out;
+  for (Index i = 0; i < want.size(); ++i) ASSERT_NEAR(got.data()[i], want.data()[i], 3e-6) << i;
+}
+
+/// A gate of -80, or -infinity, forgets the state; gates of 0 keep it. No decay overflows or is NaN.
+TEST(RecurrentProperties, ExtremeGates) {
+  for (const float extreme : {-80.0f, -1e30f, -std::numeric_limits<float>::infinity()}) {
+    Inputs4 in(200);
+    const Index at = 70;
+    for (Index i = 0; i < in.gates.size(); ++i) {
+      const bool forgets = i / 16 % 200 == at;
+      in.gates.data()[i] = in.gate.data()[i / 16] = forgets ? extreme : 0;
+    }
+    // Without what came before, a sequence begins at this token.
+    const auto rest = [&](const auto& t) { return t.view().slice(2, at, 200); };
+    const auto expect_same = [&](const Tensor<float, 4>& whole, const Tensor<float, 4>& part) {
+      for (Index b = 0; b < 2; ++b)
+        for (Index h = 0; h < 4; ++h)
+          ASSERT_LE((whole.matrix(b, h).bottomRows(200 - at) - part.matrix(b, h)).cwiseAbs().maxCoeff(), 2e-5f);
+    };
+    expect_same(gated_attention(in.q, in.k, in.v, in.gates).out,
+                gated_attention(rest(in.q), rest(in.k), rest(in.v), rest(in.gates)).out);
+    expect_same(gated_delta_rule(in.q, in.k, in.v, in.gate, in.beta).out,
+                gated_delta_rule(rest(in.q), rest(in.k), rest(in.v), rest(in.gate), rest(in.beta)).out);
+    expect_same(gated_delta_rule(in.q, in.k, in.v, in.gates, in.beta).out,
+                gated_delta_rule(rest(in.q), rest(in.k), rest(in.v), rest(in.gates), rest(in.beta)).out);
+    for (const float x : plain(dplr_delta_rule(in.q, in.k, in.v, in.a, in.b, in.gates).out)) ASSERT_TRUE(x - x == 0);
+  }
 }
 
 /// Products of features as small as e^-80 underflow in float, but the ratio of the sums is an ordinary number.
@@ -248,6 +295,12 @@ TEST(RecurrentProperties, SixteenBitFloats) {
   const Half gated = gated_attention(q, k, v, gate).out;
   const Eigen::MatrixXf exact_gated = gated_attention(q.cast<float>(), k.cast<float>(), v.cast<float>(), gate).out;
   EXPECT_TRUE((gated.array() == exact_gated.cast<Eigen::half>().array()).all());
+  const RowMajor full = k.cast<float>() / 4;
+  const Half a = full.cast<Eigen::half>(), b = (-full).cast<Eigen::half>();
+  const Half dplr = dplr_delta_rule(q, k, v, a, b, gate).out;
+  const Eigen::MatrixXf exact_dplr =
+      dplr_delta_rule(q.cast<float>(), k.cast<float>(), v.cast<float>(), a.cast<float>(), b.cast<float>(), gate).out;
+  EXPECT_TRUE((dplr.array() == exact_dplr.cast<Eigen::half>().array()).all());
 }
 
 /// Gates and betas of one head as row vectors, column vectors and strided views.
@@ -319,8 +372,17 @@ TEST(RecurrentProperties, RefusesBadArguments) {
   });
   expect_refused("growth", {"0.5"}, [] { decay_per_head({-1, 0.5}); });
   expect_refused("heads", {"heads", "is 0"}, [] { retention_decay(0); });
-  expect_refused("gates of features for the delta rule", {"4 values"}, [&] { gated_delta_rule(k, k, v, k, beta); });
+  expect_refused("gates of the delta rule", {"(1, 1, 9, 6)"}, [&] { gated_delta_rule(k, k, v, wide, beta); });
+  expect_refused("a", {"a has shape (1, 1, 9, 6)", "(1, 1, 9, 4)"}, [&] { dplr_delta_rule(k, k, v, wide, k, gate); });
+  expect_refused("b", {"b has shape (1, 1, 7, 4)", "(1, 1, 9, 4)"}, [&] { dplr_delta_rule(k, k, v, k, q, gate); });
   expect_refused("beta", {"beta", "(1, 1, 8, 1)"}, [&] { gated_delta_rule(k, k, v, gate, short_gate); });
+  RowMajor a = RowMajor::Zero(9, 5);
+  expect_refused("out over b", {"out", "b"}, [&] { dplr_delta_rule_into(a, v, v, v, v, a, gate); });
+  expect_refused("grad_a", {"grad_a", "(1, 1, 7, 4)"}, [&] {
+    RowMajor gq = k, gk = k, gv = v, gb = k, short_a = q;
+    Eigen::VectorXf gg = gate;
+    dplr_delta_rule_backward_into(gq, gk, gv, short_a, gb, gg, v, k, k, v, k, k, gate);
+  });
   RowMajor out = RowMajor::Constant(7, 6, kUntouched);
   expect_refused("out", {"out has shape (1, 1, 7, 6)", "(1, 1, 7, 5)"},
                  [&] { linear_attention_into(out, q, k, v, elu1()); });

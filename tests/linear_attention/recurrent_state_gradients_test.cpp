@@ -24,6 +24,8 @@ struct Sequence {
         k(token_tensor<T>(in, in.k, kDim)),
         v(token_tensor<T>(in, in.v, kVDim)),
         gates(token_tensor<T>(in, in.feature_gate, kDim)),
+        a(token_tensor<T>(in, in.a, kDim)),
+        b(token_tensor<T>(in, in.b_vector, kDim)),
         grad_out({kBatch, kHeads, len, kVDim}),
         gate(token_scalars<T>(in, in.token_gate)),
         beta(token_scalars<T>(in, in.beta)) {
@@ -32,7 +34,7 @@ struct Sequence {
   }
   Random random{3};
   Recurrent in;
-  Tensor<T, 4> q, k, v, gates, grad_out;
+  Tensor<T, 4> q, k, v, gates, a, b, grad_out;
   Tensor<T, 3> gate, beta;
 
   static RecurrentState<T> empty_state() {
@@ -47,6 +49,8 @@ struct Sequence {
     if (form == 1) return gated_attention(state, x, y, z, part(gate)).out;
     if (form == 2) return gated_attention(state, x, y, z, part(gates)).out;
     if (form == 3) return gated_delta_rule(state, x, y, z, part(gate), part(beta)).out;
+    if (form == 5) return gated_delta_rule(state, x, y, z, part(gates), part(beta)).out;
+    if (form == 6) return dplr_delta_rule(state, x, y, z, part(a), part(b), part(gates)).out;
     return linear_attention(state, x, y, z, elu1()).out;  // not causal: every row sees every key of its call
   }
   /// Writes the gradients of those tokens to the same tokens of `to`: query, key, value, gate, beta. If the states are
@@ -79,6 +83,19 @@ struct Sequence {
         gated_attention_backward_into(gx, gy, gz, part(to[4]), *before, *grad_state, g, x, y, z, part(gates));
       else
         gated_attention_backward_into(gx, gy, gz, part(to[4]), g, x, y, z, part(gates));
+    } else if (form == 5) {
+      if (before)
+        gated_delta_rule_backward_into(gx, gy, gz, part(to[4]), into(to[5]), *before, *grad_state, g, x, y, z,
+                                       part(gates), part(beta));
+      else
+        gated_delta_rule_backward_into(gx, gy, gz, part(to[4]), into(to[5]), g, x, y, z, part(gates), part(beta));
+    } else if (form == 6) {
+      const auto ga = part(to[6]), gb = part(to[7]);
+      if (before)
+        dplr_delta_rule_backward_into(gx, gy, gz, ga, gb, part(to[4]), *before, *grad_state, g, x, y, z, part(a),
+                                      part(b), part(gates));
+      else
+        dplr_delta_rule_backward_into(gx, gy, gz, ga, gb, part(to[4]), g, x, y, z, part(a), part(b), part(gates));
     } else {
       if (before)
         gated_delta_rule_backward_into(gx, gy, gz, into(to[3]), into(to[5]), *before, *grad_state, g, x, y, z,
@@ -91,7 +108,7 @@ struct Sequence {
     const Index len = q.dim(2);
     Tensors to;
     for (const Shape<4>& shape : {q.shape(), k.shape(), v.shape(), Shape<4>{kBatch, kKvHeads, len, 1}, gates.shape(),
-                                  Shape<4>{kBatch, kKvHeads, len, 1}})
+                                  Shape<4>{kBatch, kKvHeads, len, 1}, gates.shape(), gates.shape()})
       to.emplace_back(shape);
     return to;
   }
@@ -100,7 +117,7 @@ struct Sequence {
 TEST(RecurrentStateGradients, PartsHaveTheGradientsOfTheWhole) {
   const Index len = 150;
   const Sequence sequence(len);
-  for (int form = 0; form < 4; ++form)
+  for (const int form : {0, 1, 2, 3, 5, 6})
     for (const std::vector<Index>& ends : {std::vector<Index>{150}, {1, 2, 150}, {70, 71, 150}, {64, 128, 150}}) {
       Tensors whole = sequence.room(), parts = sequence.room();
       sequence.gradients(form, nullptr, nullptr, 0, len, whole);
@@ -125,7 +142,7 @@ TEST(RecurrentStateGradients, PartsHaveTheGradientsOfTheWhole) {
 TEST(RecurrentStateGradients, CentralDifferences) {
   const Index len = 70;
   const Sequence sequence(len);
-  for (int form = 0; form < 5; ++form) {
+  for (int form = 0; form < 7; ++form) {
     Random random(5);
     const bool is_linear = form == 0 || form == 4;
     auto before = Sequence::empty_state(), of_loss = before;

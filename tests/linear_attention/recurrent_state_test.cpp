@@ -24,13 +24,15 @@ struct Sequence {
         k(token_tensor<T>(in, in.k, in.head_dim)),
         v(token_tensor<T>(in, in.v, in.v_dim)),
         gates(token_tensor<T>(in, in.feature_gate, in.head_dim)),
+        a(token_tensor<T>(in, in.a, in.head_dim)),
+        b(token_tensor<T>(in, in.b_vector, in.head_dim)),
         gate(token_scalars<T>(in, in.token_gate)),
         beta(token_scalars<T>(in, in.beta)) {
     std::copy_n(as<T>(in.q).data(), q.size(), q.data());
   }
   Random random;
   Recurrent in;
-  Tensor<T, 4> q, k, v, gates;
+  Tensor<T, 4> q, k, v, gates, a, b;
   Tensor<T, 3> gate, beta;
 
   /// Calls form number `form` on tokens begin .. end - 1, without a state if `state` is null.
@@ -59,6 +61,16 @@ struct Sequence {
           return state ? gated_attention(*state, x..., retention_decay(kKvHeads), none, options)
                        : gated_attention(x..., retention_decay(kKvHeads), none, options);
         });
+      case 4:
+        return with([&](const auto&... x) {
+          return state ? gated_delta_rule(*state, x..., part(gates), part(beta), none, options)
+                       : gated_delta_rule(x..., part(gates), part(beta), none, options);
+        });
+      case 5:
+        return with([&](const auto&... x) {
+          return state ? dplr_delta_rule(*state, x..., part(a), part(b), part(gates), none, options)
+                       : dplr_delta_rule(x..., part(a), part(b), part(gates), none, options);
+        });
       default:
         return with([&](const auto&... x) {
           return state ? gated_delta_rule(*state, x..., part(gate), part(beta), none, options)
@@ -67,7 +79,7 @@ struct Sequence {
     }
   }
 };
-constexpr int kForms = 5;
+constexpr int kForms = 7;
 
 template <class T>
 RecurrentState<T> empty_state() {

@@ -15,7 +15,7 @@ using LongReal = long double;
 /// Inputs for every form, row-major (batch, heads, len, elements per token).
 struct Recurrent {
   Index batch, heads, kv_heads, q_len, kv_len, head_dim, v_dim;
-  std::vector<double> q, k, v, token_gate, feature_gate, beta;
+  std::vector<double> q, k, v, token_gate, feature_gate, beta, a, b_vector;
 
   Recurrent(Random& random, Index b, Index h, Index kh, Index n, Index m, Index d, Index e, double strength = 1)
       : batch(b), heads(h), kv_heads(kh), q_len(n), kv_len(m), head_dim(d), v_dim(e) {
@@ -29,6 +29,13 @@ struct Recurrent {
       token_gate.push_back(-strength * random.uniform(0, 1));
       beta.push_back(random.uniform(0, 1));
       for (Index j = 0; j < d; ++j) feature_gate.push_back(-strength * random.uniform(0, 1));
+    }
+    // b is roughly opposite to a, so that what is read is mostly removed, and states stay bounded.
+    Random own(static_cast<std::uint64_t>(m * d + 1));
+    for (Index i = 0; i < b * kh * m * d; ++i) {
+      const double root = std::sqrt(static_cast<double>(d));
+      a.push_back(static_cast<float>(own.uniform(-1.5, 1.5) / root));
+      b_vector.push_back(static_cast<float>(-0.7 * a.back() + own.uniform(-0.2, 0.2) / root));
     }
   }
 
@@ -117,9 +124,10 @@ inline RecurrentTruth gated_oracle(const Recurrent& in, const Sees& sees, const 
   });
 }
 
-/// S <- g S (I - beta k kᵀ) + beta v kᵀ, out = scale * S q, in the notation of Yang, Kautz & Hatamizadeh: S is (v_dim,
-/// head_dim). A token for which `first` is true starts from a zero state.
-inline RecurrentTruth delta_oracle(const Recurrent& in, LongReal scale, const std::function<bool(Index)>& first) {
+/// The steps of delta rules with a state S (v_dim, head_dim). change(row, row of v's element, token of keys) advances a
+/// row of S; then out = scale * S q. A token for which `first` is true starts from a zero state.
+inline RecurrentTruth by_steps(const Recurrent& in, LongReal scale, const std::function<bool(Index)>& first,
+                               const std::function<void(LongReal* row, LongReal v, Index key)>& change) {
   RecurrentTruth truth;
   const auto at = [](const std::vector<double>& x, Index i) { return LongReal(x[Recurrent::at(i)]); };
   for (Index b = 0; b < in.batch; ++b)
@@ -128,16 +136,14 @@ inline RecurrentTruth delta_oracle(const Recurrent& in, LongReal scale, const st
       for (Index t = 0; t < in.q_len; ++t) {
         if (first(t)) s.assign(s.size(), 0);
         const Index key = in.key(b, h, t);
-        const LongReal g = std::exp(at(in.token_gate, key)), beta = at(in.beta, key);
         for (Index e = 0; e < in.v_dim; ++e) {
           LongReal* const row = s.data() + e * in.head_dim;
-          LongReal along = 0, out = 0, size = 0;
-          for (Index d = 0; d < in.head_dim; ++d) along += row[d] * at(in.k, key * in.head_dim + d);
+          LongReal out = 0, size = 0;
+          change(row, at(in.v, key * in.v_dim + e), key);
           for (Index d = 0; d < in.head_dim; ++d) {
-            const LongReal k = at(in.k, key * in.head_dim + d), q = at(in.q, in.query(b, h, t) * in.head_dim + d);
-            row[d] = g * (row[d] - beta * along * k) + beta * at(in.v, key * in.v_dim + e) * k;
-            out += scale * row[d] * q;
-            size += std::abs(scale * row[d] * q);
+            const LongReal x = scale * row[d] * at(in.q, in.query(b, h, t) * in.head_dim + d);
+            out += x;
+            size += std::abs(x);
           }
           truth.out.push_back(out);
           truth.largest = std::max(truth.largest, size);
@@ -145,6 +151,38 @@ inline RecurrentTruth delta_oracle(const Recurrent& in, LongReal scale, const st
       }
     }
   return truth;
+}
+
+/// S <- S diag(g) (I - beta k kᵀ) + beta v kᵀ (Yang, Kautz & Hatamizadeh; Kimi Team), with a gate per token, or per
+/// token and feature.
+inline RecurrentTruth delta_oracle(const Recurrent& in, LongReal scale, const std::function<bool(Index)>& first,
+                                   const std::vector<double>& gates) {
+  const Index per_token = gates.size() == in.token_gate.size() ? 1 : in.head_dim;
+  return by_steps(in, scale, first, [&, per_token](LongReal* row, LongReal v, Index key) {
+    const LongReal beta = in.beta[Recurrent::at(key)];
+    LongReal along = 0;
+    for (Index d = 0; d < in.head_dim; ++d) {
+      row[d] *= std::exp(LongReal(gates[Recurrent::at(key * per_token + (per_token == 1 ? 0 : d))]));
+      along += row[d] * LongReal(in.k[Recurrent::at(key * in.head_dim + d)]);
+    }
+    for (Index d = 0; d < in.head_dim; ++d)
+      row[d] += beta * (v - along) * LongReal(in.k[Recurrent::at(key * in.head_dim + d)]);
+  });
+}
+
+/// S <- S (diag(g) + a bᵀ) + v kᵀ (Peng et al. 2025, RWKV-7, with their S, a and b).
+inline RecurrentTruth dplr_oracle(const Recurrent& in, LongReal scale, const std::function<bool(Index)>& first,
+                                  const std::vector<double>& gates) {
+  const Index per_token = gates.size() == in.token_gate.size() ? 1 : in.head_dim;
+  return by_steps(in, scale, first, [&, per_token](LongReal* row, LongReal v, Index key) {
+    LongReal read = 0;
+    for (Index d = 0; d < in.head_dim; ++d) read += row[d] * LongReal(in.a[Recurrent::at(key * in.head_dim + d)]);
+    for (Index d = 0; d < in.head_dim; ++d) {
+      const std::size_t at = Recurrent::at(key * in.head_dim + d);
+      row[d] = row[d] * std::exp(LongReal(gates[Recurrent::at(key * per_token + (per_token == 1 ? 0 : d))])) +
+               read * LongReal(in.b_vector[at]) + v * LongReal(in.k[at]);
+    }
+  });
 }
 
 }  // namespace attn::test

@@ -11,8 +11,8 @@ struct RecurrenceBackwardCall {
   const RecurrenceCall<T>& forward;  ///< its output and state are not used
   DTypeView<const T> grad_out;
   DTypeView<T> grad_q, grad_k, grad_v;
-  DTypeView<T> grad_gate{}, grad_beta{};  ///< shaped like gate and beta; null if the call has none
-  StateMemory<const T> before{};          ///< the state that the call began with; null if it was 0
+  DTypeView<T> grad_gate{}, grad_beta{}, grad_a{}, grad_b{};  ///< shaped like gate etc.; null if the call has none
+  StateMemory<const T> before{};                              ///< the state that the call began with; null if it was 0
   /// The gradient of the state after the call, which is replaced by the gradient of the state before the call. Null if
   /// the loss depends on neither state.
   StateMemory<T> grad_state{};
@@ -37,8 +37,12 @@ struct RecurrenceBackwardMemory {
   Block<T> states;          ///< (states kept, features * v_dim + features)
   HeadState<T> grad_state;  ///< the gradient of the state after the current chunk, then before it
   Block<T> transposed;      ///< (v_dim, features): a state or its gradient, transposed
-  T* columns;               ///< (v_dim, tokens): values transposed
-  Block<T> grad_out, grad_value, grad_key, grad_query, seen, sums, decayed, grad_raw, grad_scores, grad_gates;
+  /// The gradients of a term, and its values transposed (v_dim, tokens).
+  struct OfTerm {
+    Block<T> key, value;
+    T* columns;
+  } terms[2];
+  Block<T> grad_out, grad_query, grad_seen, grad_reader, sums, decayed, grad_raw, grad_scores, grad_gates;
   T* numbers;   ///< (tokens)
   T* entering;  ///< (tokens): with token gates, gradients of the log decays from before the chunk to each token
   T* leaving;   ///< (tokens): with token gates, gradients of the log decays from each token to the chunk's end
@@ -53,11 +57,12 @@ struct RecurrenceBackwardMemory {
     m.states = take_block(arena, kept.states, call.size_of_state() + f);
     m.grad_state = HeadState<T>::take(arena, call);
     m.transposed = take_block(arena, v, f);
-    m.columns = arena.take(v * kChunk);
+    for (int t = 0; t < call.terms(); ++t)
+      m.terms[t] = {take_block(arena, kChunk, f), take_block(arena, kChunk, v), arena.take(v * kChunk)};
     m.grad_out = take_block(arena, kChunk, v);
-    m.grad_value = take_block(arena, kChunk, v);
-    for (Block<T>* rows : {&m.grad_key, &m.grad_query, &m.seen, &m.sums, &m.decayed})
-      *rows = take_block(arena, kChunk, f);
+    m.grad_seen = take_block(arena, call.has_reads() ? kChunk : 0, v);
+    m.grad_reader = take_block(arena, call.has_reads() ? kChunk : 0, f);
+    for (Block<T>* rows : {&m.grad_query, &m.sums, &m.decayed}) *rows = take_block(arena, kChunk, f);
     m.grad_raw = take_block(arena, kChunk, in);
     m.grad_scores = take_block(arena, kChunk, kChunk);
     m.grad_gates = take_block(arena, by_feature ? kChunk : 0, f);
@@ -110,57 +115,53 @@ void add_gates_around(const T* entering, const T* leaving, T passing, Index toke
 
 /// Backward pass of gated_scores(): adds to the gradients of queries, keys and gates, given the gradient of the scores.
 template <class T>
-void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const RecurrenceBackwardMemory<T>& m) {
+void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const Block<T>& grad_query, const Term<T>& term,
+                           const Block<T>& grad_key, const RecurrenceBackwardMemory<T>& m) {
   const RecurrenceFamily<T>& kernels = w.kernels;
   const ChunkGates<T>& gates = w.m.gates;
-  const auto at = [](Rows<T> rows, Index i) { return Rows<T>{rows.data + i * rows.stride, rows.stride}; };
-  const Index n = w.tokens;
-  for (Index i = 0; i < n; i += kNearTokens) {
-    const Index count = std::min(kNearTokens, n - i);
-    kernels.near_gradients({at(query, i), at(w.key, i), at(gates.factor, i), count, m.grad_query.columns},
-                           {m.grad_scores.row(i) + i, m.grad_scores.stride}, m.grad_query.from(i, count),
-                           m.grad_key.from(i, count), m.grad_gates.from(i, count));
+  for (Index i = 0; i < grad_query.rows; i += kNearTokens) {
+    const Index count = std::min(kNearTokens, grad_query.rows - i);
+    kernels.near_gradients(
+        {rows_from(query, i), rows_from(term.key, i), gates.factor.from(i, count), count, grad_query.columns},
+        {m.grad_scores.row(i) + i, m.grad_scores.stride}, grad_query.from(i, count), grad_key.from(i, count),
+        m.grad_gates.from(i, count));
   }
-  for (Index half = kNearTokens; half < n; half *= 2)
-    for (Index begin = 0; begin + half < n; begin += 2 * half) {
-      const Index middle = begin + half, above = std::min(half, n - middle);
-      const Block<T> q = w.m.among.query.from(0, above), k = w.m.among.key.from(0, half),
-                     q_decay = m.seen.from(0, above), k_decay = m.decayed.from(0, half);
-      kernels.running_sums(q_decay, at(gates.gate, middle), Stored::exponential);
-      decays_to_last(kernels, at(gates.gate, begin), k_decay);
-      kernels.multiply(q, q_decay, at(query, middle));
-      kernels.multiply(k, k_decay, at(w.key, begin));
-      const LeftFactor<T> grad = Rows<T>{m.grad_scores.row(middle) + begin, m.grad_scores.stride};
-      // Adds to the gradient of one half, and returns each of its tokens' contribution to the gradients of gates.
-      const auto back = [&](const Block<T>& own, const Block<T>& decay, const Block<T>& to,
-                            const LeftFactor<T>& of_scores, const Block<T>& other) {
-        const Block<T> sums = m.sums.from(0, own.rows);
-        matrix_product(kernels, sums, of_scores, other, other.rows);
-        kernels.multiply(decay, decay, sums);
-        kernels.scale(to, T(1), decay, to);
-        kernels.multiply(sums, sums, own);
-        return sums;
-      };
-      // A gate after the middle affects the decays of the queries from its token on; a gate before the middle affects
-      // those of the keys before its token.
-      const Block<T> of_queries = back(q, q_decay, m.grad_query.from(middle, above), grad, k);
-      kernels.running_sums(m.grad_gates.from(middle, above).backward(), of_queries.backward(), Stored::added);
-      const Block<T> of_keys = back(k, k_decay, m.grad_key.from(begin, half), grad.transposed(), q);
-      kernels.running_sums(m.grad_gates.from(begin + 1, half - 1), of_keys, Stored::added);
-    }
+  for_each_range(grad_query.rows, [&](const HalvedRange& r) {
+    const Block<T>& decay = gates.to_middle[r.halving];
+    const LeftFactor<T> grad = Rows<T>{m.grad_scores.row(r.middle) + r.begin, m.grad_scores.stride};
+    // Adds to the gradient of one half, and returns each of its tokens' contribution to the gradients of gates.
+    const auto back = [&](Index at, Rows<T> own, const Block<T>& to, const LeftFactor<T>& of_scores, Index other_at,
+                          Rows<T> other, Index others) {
+      const Block<T> decayed = m.decayed.from(0, others), sums = m.sums.from(0, to.rows);
+      kernels.multiply(decayed, decay.from(other_at, others), rows_from(other, other_at));
+      matrix_product(kernels, sums, of_scores, decayed, others);
+      kernels.multiply(sums, sums, decay.from(at, to.rows));
+      kernels.scale(to, T(1), sums, to);
+      kernels.multiply(sums, sums, rows_from(own, at));
+      return sums;
+    };
+    // A gate after the middle affects the decays of the queries from its token on; a gate before the middle affects
+    // those of the keys before its token.
+    const Block<T> of_queries =
+        back(r.middle, query, grad_query.from(r.middle, r.queries), grad, r.begin, term.key, r.half());
+    kernels.running(m.grad_gates.from(r.middle, r.queries).backward(), of_queries.backward(), Running::added_sums);
+    const Block<T> of_keys =
+        back(r.begin, term.key, grad_key.from(r.begin, r.half()), grad.transposed(), r.middle, query, r.queries);
+    kernels.running(m.grad_gates.from(r.begin + 1, r.half() - 1), of_keys, Running::added_sums);
+  });
 }
 
 /// Computes the gradients of one head of keys and values at a time, and of the query heads that share it.
 ///
-/// `value` below is what a chunk adds to the state: the caller's values, or those that the delta rule writes. With
-/// scores P (queries times keys times decays), state S before the chunk and gradients G of the output and E of the
+/// With scores P (queries times keys times decays), state S before the chunk and gradients G of the output and E of the
 /// state after it, all products of a chunk are
 ///
 ///     grad_value = Pᵀ G + decayed keys * E      grad_scores = G * valueᵀ
 ///     grad_query = grad_scores * key + decay * G Sᵀ      grad_key = grad_scoresᵀ * query + decay * value * Eᵀ
 ///     grad of S = decay * E + (decay * query)ᵀ G
 ///
-/// with the decays where they apply. The delta rule's triangular system is solved once more, transposed.
+/// with the decays where they apply, and for each term that the chunk adds. Readers are queries of the token before
+/// them, whose G is the gradient of what they read; it results from the triangular system, transposed.
 template <class T>
 class RecurrenceBackwardLoop {
  public:
@@ -193,7 +194,8 @@ class RecurrenceBackwardLoop {
       for (Index i = 0; i < t.dim(2); ++i)
         for (Index c = 0; c < t.dim(3); ++c) store_number(rows, i, c, T(0));
     };
-    for (const DTypeView<T>* t : {&call_.grad_k, &call_.grad_v, &call_.grad_gate, &call_.grad_beta})
+    for (const DTypeView<T>* t :
+         {&call_.grad_k, &call_.grad_v, &call_.grad_gate, &call_.grad_beta, &call_.grad_a, &call_.grad_b})
       clear(*t, w_.kv_head);
     for (Index g = 0; g < w_.call.group(); ++g) clear(call_.grad_q, w_.first_head() + g);
   }
@@ -247,23 +249,25 @@ class RecurrenceBackwardLoop {
     if (n > 0) {
       w_.load_keys(chunk.keys, !chunk.rows.empty());
       state_back(n);
-      if (!chunk.rows.empty())
-        w_.loader.transpose(m_.columns, padded(n, kRowUnit<T>), w_.value, n, w_.call.problem.v_dim);
+      if (!chunk.rows.empty() || w_.call.has_reads())
+        for (int t = 0; t < w_.call.terms(); ++t)
+          w_.loader.transpose(m_.terms[t].columns, padded(n, kRowUnit<T>), w_.m.terms[t].value, n,
+                              w_.call.problem.v_dim);
     }
+    if (!chunk.rows.empty() || w_.call.has_reads()) transpose(w_.m.state.sums);
     for (Index g = 0; g < w_.call.group() && !chunk.rows.empty(); ++g) query_back(chunk, w_.first_head() + g);
     if (n == 0) return;
-    if (w_.call.has_delta()) written_back(n);
+    if (w_.call.has_reads()) readers_back(n);
     store_keys(chunk.keys);
   }
 
-  /// Computes to = rows * stateᵀ.
-  void multiply_transposed(const Block<T>& state, Rows<T> rows, const Block<T>& to) {
+  /// Makes m_.transposed the transpose of a state or its gradient.
+  void transpose(const Block<T>& state) {
     w_.loader.transpose(m_.transposed.data, m_.transposed.stride, state, w_.call.features(), w_.call.problem.v_dim);
-    matrix_product(kernels_, to, rows, m_.transposed, w_.call.problem.v_dim);
   }
-  /// Adds rowsᵀ * grad to the gradient of the state.
-  void add_to_grad_state(const LeftFactor<T>& rows, Rows<T> grad, Index count) {
-    matrix_product(kernels_, m_.grad_state.sums, rows.transposed(), grad, count, T(1));
+  /// Computes to = rows * m_.transposed.
+  void multiply_transposed(Rows<T> rows, const Block<T>& to) {
+    matrix_product(kernels_, to, rows, m_.transposed, w_.call.problem.v_dim);
   }
 
   /// Computes the gradients through the state after the chunk: the gradients of the chunk's keys and values, and of the
@@ -271,37 +275,40 @@ class RecurrenceBackwardLoop {
   void state_back(Index n) {
     const RecurrenceCall<T>& call = w_.call;
     const ChunkGates<T>& gates = w_.m.gates;
-    const Block<T> keys = m_.grad_key.from(0, n), values = m_.grad_value.from(0, n), decayed = m_.decayed.from(0, n);
     const Block<T>& e = m_.grad_state.sums;
-    multiply_transposed(e, w_.value, keys);
-    Rows<T> key = w_.key;
     std::fill_n(m_.gates, n, T(0));
     std::fill_n(m_.entering, n, T(0));
     std::fill_n(m_.leaving, n, T(0));
     passing_ = 0;
     if (call.gates == Gates::of_tokens) {
-      kernels_.scale(keys, gates.to_end(), keys, {});
-      kernels_.add_dots(m_.leaving, keys, key, n, keys.columns);
-      kernels_.scale(decayed, gates.to_end(), key, {});
-      key = decayed;
-      const T decay = gates.over_all_of_token();
       kernels_.add_dots(&passing_, {w_.m.state.sums.data, 0}, {e.data, 0}, 1, e.rows * e.stride);
-      passing_ *= decay;
+      passing_ *= gates.over_all_of_token();
     } else if (call.gates == Gates::of_features) {
-      const Block<T> grad = m_.grad_gates.from(0, n), sums = m_.sums.from(0, n);
-      decays_to_last(kernels_, gates.gate, decayed);
-      kernels_.multiply(keys, keys, decayed);
-      kernels_.multiply(decayed, decayed, key);
-      kernels_.multiply(sums, keys, key);
-      std::fill_n(w_.m.decay, grad.columns, T(0));
+      std::fill_n(w_.m.decay, m_.grad_gates.columns, T(0));
       kernels_.add_dots(w_.m.decay, w_.m.state.sums, e, e.rows, e.columns);
       for (Index f = 0; f < call.features(); ++f) w_.m.decay[f] *= gates.over_all()[f];
-      for (Index t = 0; t < n; ++t) std::copy_n(w_.m.decay, grad.columns, grad.row(t));
-      kernels_.running_sums(grad.from(1, n - 1), sums, Stored::added);
-      key = decayed;
+      for (Index t = 0; t < n; ++t) std::copy_n(w_.m.decay, m_.grad_gates.columns, m_.grad_gates.row(t));
     }
-    matrix_product(kernels_, values, key, e, call.features());
-    if (call.is_normalised) kernels_.scale(keys, T(1), {m_.grad_state.normaliser, 0}, keys);
+    transpose(e);
+    for (int t = 0; t < call.terms(); ++t) {
+      const Term<T>& term = w_.m.terms[t];
+      const Block<T> keys = m_.terms[t].key.from(0, n), decayed = m_.decayed.from(0, n), sums = m_.sums.from(0, n);
+      multiply_transposed(term.value, keys);
+      Rows<T> key = term.key;
+      if (call.gates != Gates::none) {
+        w_.decay_to_end(keys, keys);
+        w_.decay_to_end(key, decayed);
+        if (call.gates == Gates::of_tokens) {
+          kernels_.add_dots(m_.leaving, keys, key, n, keys.columns);
+        } else {
+          kernels_.multiply(sums, keys, key);
+          kernels_.running(m_.grad_gates.from(1, n - 1), sums, Running::added_sums);
+        }
+        key = decayed;
+      }
+      matrix_product(kernels_, m_.terms[t].value.from(0, n), key, e, call.features());
+      if (call.is_normalised) kernels_.scale(keys, T(1), {m_.grad_state.normaliser, 0}, keys);
+    }
     if (call.gates == Gates::of_tokens)
       kernels_.scale(e, gates.over_all_of_token(), e, {});
     else if (call.gates == Gates::of_features)
@@ -313,31 +320,41 @@ class RecurrenceBackwardLoop {
     const RecurrenceCall<T>& call = w_.call;
     const Index rows = chunk.rows.size(), n = chunk.keys.size();
     const Rows<T> query = w_.load_queries(head, chunk.rows.begin, rows);
-    const Block<T> grad = m_.grad_out.from(0, rows), seen = m_.seen.from(0, rows), to = m_.grad_query.from(0, rows);
+    const Block<T> grad = m_.grad_out.from(0, rows), to = m_.grad_query.from(0, rows), scores = w_.m.scores.from(0, n);
     w_.loader.copy(call_.grad_out.rows(w_.batch, head, chunk.rows.begin), rows, call.problem.v_dim, grad.data);
-    if (n > 0) w_.compute_scores(query);
-    if (call.is_normalised) normaliser_back(query, rows, n);
     if (!call.is_normalised && n == 0) return;  // rows after the last token
+    if (call.is_normalised) normaliser_back(query, rows, n);
+    read_back(query, grad, to, 0);
+    if (call.is_normalised) add_sum_of(query, rows);
+    for (int t = 0; t < call.terms() && n > 0; ++t) {
+      if (!call.is_normalised) w_.compute_scores(query, n, w_.m.terms[t], scores);
+      add_pairs(scores, grad, m_.terms[t].value.from(0, n), Steps::from_row);
+      scores_back(query, grad, to, t, scores);
+    }
+    store_queries(chunk.rows, head, query);
+  }
 
-    multiply_transposed(w_.m.state.sums, grad, to);
+  /// Computes `to`, the gradient of queries through the state before the chunk, which they see decayed, and adds to the
+  /// gradient of that state; see ChunkWork::decay_from_start() for `lag`.
+  void read_back(Rows<T> query, const Block<T>& grad, const Block<T>& to, Index lag) {
+    const RecurrenceCall<T>& call = w_.call;
+    multiply_transposed(grad, to);
     if (call.is_normalised) kernels_.scale(to, m_.numbers, {w_.m.state.normaliser, 0}, to);
     Rows<T> decayed = query;
-    if (call.gates == Gates::of_tokens) {
-      kernels_.scale(to, w_.m.gates.from_start, to, {});
-      kernels_.add_dots(m_.entering, to, query, n, to.columns);
-      kernels_.scale(seen, w_.m.gates.from_start, query, {});
-      decayed = seen;
-    } else if (call.gates == Gates::of_features) {
-      kernels_.multiply(to, to, w_.m.gates.start);
-      kernels_.multiply(seen, to, query);
-      kernels_.running_sums(m_.grad_gates.from(0, n).backward(), seen.backward(), Stored::added);
-      kernels_.multiply(seen, w_.m.gates.start, query);
-      decayed = seen;
+    if (call.gates != Gates::none) {
+      const Block<T> rows = m_.decayed.from(0, to.rows), later = to.from(lag, to.rows - lag);
+      w_.decay_from_start(to, to, lag);
+      if (call.gates == Gates::of_tokens) {
+        kernels_.add_dots(m_.entering, later, rows_from(query, lag), later.rows, to.columns);
+      } else if (later.rows > 0) {
+        const Block<T> products = m_.sums.from(0, later.rows);
+        kernels_.multiply(products, later, rows_from(query, lag));
+        kernels_.running(m_.grad_gates.from(0, later.rows).backward(), products.backward(), Running::added_sums);
+      }
+      w_.decay_from_start(query, rows, lag);
+      decayed = rows;
     }
-    add_to_grad_state(decayed, grad, rows);
-    if (call.is_normalised) add_sum_of(query, rows);
-    if (n > 0) scores_back(query, n);
-    store_queries(chunk.rows, head, query);
+    matrix_product(kernels_, m_.grad_state.sums, LeftFactor<T>(decayed).transposed(), grad, grad.rows, T(1));
   }
 
   /// With a normaliser, replaces the gradient of the output with the gradient of the numerator, and sets m_.numbers to
@@ -347,7 +364,8 @@ class RecurrenceBackwardLoop {
     w_.read_state(query, out);
     std::fill_n(w_.m.numbers, rows, T(0));
     if (n > 0) {
-      w_.add_seen_values(out);
+      w_.compute_scores(query, n, w_.m.terms[0], w_.m.scores);
+      w_.add_seen_values(w_.m.terms[0], out);
       kernels_.add_dots(w_.m.numbers, query, w_.m.key_sums, n, w_.m.key_sums.columns);
     }
     w_.compute_inverse_normalisers(query, rows);
@@ -364,25 +382,25 @@ class RecurrenceBackwardLoop {
         m_.grad_state.normaliser[f] += m_.numbers[i] * query.data[i * query.stride + f];
   }
 
-  /// Computes the gradients through the scores of the chunk's tokens with each other.
-  void scores_back(Rows<T> query, Index n) {
+  /// Adds the gradients through the scores of queries with the keys of a term, which are overwritten; query i sees keys
+  /// up to token i.
+  void scores_back(Rows<T> query, const Block<T>& grad, const Block<T>& to, int t, const Block<T>& scores) {
     const RecurrenceCall<T>& call = w_.call;
-    const Index width = padded(n, kRowUnit<T>);
-    const Block<T> grad = m_.grad_out.from(0, n), values = m_.grad_value.from(0, n), keys = m_.grad_key.from(0, n),
-                   queries = m_.grad_query.from(0, n), scores{w_.m.scores.data, w_.m.scores.stride, n, width},
-                   grad_scores{m_.grad_scores.data, m_.grad_scores.stride, n, width};
-    add_pairs(scores, grad, values, Steps::from_row);
-    lower_scores(kernels_, grad, m_.columns, width, n, call.problem.v_dim, grad_scores);
+    const Index n = scores.rows, width = padded(w_.tokens, kRowUnit<T>);
+    const Block<T> pairs{scores.data, scores.stride, n, width},
+        keys = m_.terms[t].key.from(0, n), grad_scores{m_.grad_scores.data, m_.grad_scores.stride, n, width};
+    const Term<T>& term = w_.m.terms[t];
+    lower_scores(kernels_, grad, m_.terms[t].columns, width, n, call.problem.v_dim, grad_scores);
     if (call.is_normalised)
       for (Index i = 0; i < n; ++i)
         for (Index j = 0; j <= i; ++j) grad_scores.row(i)[j] += m_.numbers[i];
-    if (call.gates == Gates::of_features) return gated_scores_backward(w_, query, m_);
+    if (call.gates == Gates::of_features) return gated_scores_backward(w_, query, to, term, keys, m_);
     if (call.gates == Gates::of_tokens) {
-      kernels_.multiply(scores, scores, grad_scores);
-      add_gates_between(scores, m_.gates);
+      kernels_.multiply(pairs, pairs, grad_scores);
+      add_gates_between(pairs, m_.gates);
       kernels_.multiply(grad_scores, grad_scores, w_.m.gates.between);
     }
-    add_pairs(grad_scores, w_.key, queries, Steps::up_to_row);
+    add_pairs(grad_scores, term.key, to, Steps::up_to_row);
     add_pairs(grad_scores, query, keys, Steps::from_row);
   }
   /// Adds pairs * rows, where the sum for a token ends at that token, or pairsᵀ * rows, where it begins there.
@@ -391,49 +409,49 @@ class RecurrenceBackwardLoop {
     matrix_product(kernels_, to, steps == Steps::up_to_row ? left : left.transposed(), rows, pairs.rows, T(1), steps);
   }
 
-  /// Computes the gradients of keys, values and betas from those of the values that the delta rule wrote. With a =
-  /// -decay * key * key, the forward pass solved w_i = value_i - decay_i * state * key_i + sum over j < i of a_ij u_j,
-  /// u_i = beta_i w_i.
-  void written_back(Index n) {
+  /// Computes the gradients through what the readers read. The forward pass solved, with factors f,
+  ///
+  ///     seen_i = .. + sum over j < i of read_ij * written_j,   written_i = f_i * seen_i
+  void readers_back(Index n) {
     const RecurrenceCall<T>& call = w_.call;
-    const Index width = padded(n, kRowUnit<T>);
-    const Block<T> grad_w = m_.grad_value.from(0, n), grad_value = w_.m.out.from(0, n), seen = m_.seen.from(0, n),
-                   keys = m_.grad_key.from(0, n), pairs{w_.m.scores.data, w_.m.scores.stride, n, width},
-                   a{w_.m.among_keys.data, w_.m.among_keys.stride, n, width};
-    const T* const beta = w_.m.gates.beta;
-    const RowFactors<T> negated_decay = -RowFactors<T>(w_.m.gates.from_start);
+    const int last = call.terms() - 1;
+    const Rows<T> read = w_.written_term().read;
+    const Block<T> grad_written = m_.terms[last].value.from(0, n), grad_seen = m_.grad_seen.from(0, n),
+                   to = m_.grad_reader.from(0, n);
     for (Index end = n; end > 0;) {
       const Index begin = (end - 1) / kScoreRows * kScoreRows;
       if (end < n) {
-        const LeftFactor<T> below = Rows<T>{a.row(end) + begin, a.stride};
-        matrix_product(kernels_, grad_w.from(begin, end - begin), below.transposed(), grad_value.from(end, n - end),
-                       n - end, T(1));
+        const LeftFactor<T> below = Rows<T>{read.data + end * read.stride + begin, read.stride};
+        matrix_product(kernels_, grad_written.from(begin, end - begin), below.transposed(),
+                       grad_seen.from(end, n - end), n - end, T(1));
       }
-      kernels_.substitute(grad_w, grad_value.data, a, beta, {begin, end}, true);
+      kernels_.substitute(grad_written, grad_seen.data, read, w_.m.gates.written, {begin, end}, true);
       end = begin;
     }
-    // grad_w now holds the total gradient of u. Multiplied by beta, it is the gradient of w, and so of the values.
+    read_back(w_.reader, grad_seen, to, 1);
+    const Index later = n - 1;  // readers of the chunk's own tokens
+    for (int t = 0; t <= last; ++t) {
+      const Block<T> scores = w_.m.terms[t].read.from(1, later), grad = grad_seen.from(1, later);
+      if (t < last) add_pairs(scores, grad, m_.terms[t].value.from(0, later), Steps::from_row);
+      scores_back(rows_from(w_.reader, 1), grad, to.from(1, later), t, scores);
+    }
+    if (call.has_beta()) beta_back(grad_written, grad_seen, to);
+  }
+  /// With beta, readers are e^gate * key, seen_i lacks value_i, and the factors are -beta.
+  void beta_back(const Block<T>& grad_written, const Block<T>& grad_seen, const Block<T>& grad_reader) {
+    const Index n = w_.tokens;
     std::fill_n(m_.numbers, n, T(0));
-    kernels_.add_dots(m_.numbers, grad_w, w_.m.written, n, grad_w.columns);
-    std::copy_n(grad_value.data, n * grad_value.stride, grad_w.data);
-
-    multiply_transposed(w_.m.state.sums, grad_w, seen);
-    kernels_.scale(seen, negated_decay, seen, {});
-    kernels_.scale(keys, T(1), seen, keys);
-    kernels_.add_dots(m_.entering, seen, w_.key, n, seen.columns);
-    const Block<T> decayed = m_.decayed.from(0, n);
-    kernels_.scale(decayed, negated_decay, w_.key, {});
-    add_to_grad_state(decayed, grad_w, n);
-
-    lower_scores(kernels_, grad_w, m_.columns, width, n, call.problem.v_dim, pairs);
-    const Block<T> of_gates{m_.grad_scores.data, m_.grad_scores.stride, n, width};
-    kernels_.multiply(of_gates, pairs, a);
-    add_gates_between(of_gates, m_.gates);
-    kernels_.multiply(pairs, pairs, w_.m.gates.between);
-    kernels_.scale(pairs, T(-1), pairs, {});
-    for (Index i = 0; i < n; ++i) pairs.row(i)[i] = 0;
-    add_pairs(pairs, w_.key, keys, Steps::up_to_row);
-    add_pairs(pairs, w_.key, keys, Steps::from_row);
+    kernels_.add_dots(m_.numbers, grad_written, w_.m.seen, n, grad_written.columns);
+    kernels_.scale(grad_written, T(-1), grad_seen, {});  // now the gradient of the values
+    const Block<T> keys = m_.terms[0].key.from(0, n), sums = m_.sums.from(0, n);
+    if (w_.call.gates == Gates::of_tokens) {
+      kernels_.add_dots(m_.gates, grad_reader, w_.reader, n, grad_reader.columns);
+    } else {
+      kernels_.multiply(sums, grad_reader, w_.reader);
+      kernels_.scale(m_.grad_gates.from(0, n), T(1), sums, m_.grad_gates);
+    }
+    w_.decay_by_own_gate(grad_reader, grad_reader);
+    kernels_.scale(keys, T(1), grad_reader, keys);
   }
 
   void store_queries(Range rows, Index head, Rows<T> query) {
@@ -453,12 +471,12 @@ class RecurrenceBackwardLoop {
   void store_keys(Range keys) {
     const RecurrenceCall<T>& call = w_.call;
     const Index n = keys.size(), batch = w_.batch, head = w_.kv_head;
-    const Block<T> grad = m_.grad_key.from(0, n), raw = w_.m.raw.from(0, n), to = m_.grad_raw.from(0, n);
-    w_.loader.store(m_.grad_value.from(0, n), n, call.problem.v_dim, call_.grad_v.rows(batch, head, keys.begin));
+    const Block<T> grad = m_.terms[0].key.from(0, n), raw = w_.m.raw.from(0, n), to = m_.grad_raw.from(0, n);
+    w_.loader.store(m_.terms[0].value.from(0, n), n, call.problem.v_dim, call_.grad_v.rows(batch, head, keys.begin));
     const RowsToWrite out = call_.grad_k.rows(batch, head, keys.begin);
     if (call.is_normalised) {
       w_.loader.copy(call.k.rows(batch, head, keys.begin), n, call.problem.head_dim, raw.data);
-      call.map.gradients(kernels_, raw, w_.key, nullptr, grad, to, false);
+      call.map.gradients(kernels_, raw, w_.key(), nullptr, grad, to, false);
       w_.loader.store(to, n, call.problem.head_dim, out);
     } else {
       w_.loader.store(grad, n, call.problem.head_dim, out);
@@ -470,9 +488,13 @@ class RecurrenceBackwardLoop {
     } else if (call.gates == Gates::of_features) {
       w_.loader.store(m_.grad_gates.from(0, n), n, call.features(), call_.grad_gate.rows(batch, head, keys.begin));
     }
-    if (!call.has_delta()) return;
-    const RowsToWrite rows = call_.grad_beta.rows(batch, head, keys.begin);
-    for (Index i = 0; i < n; ++i) store_number(rows, i, 0, m_.numbers[i]);
+    if (call.has_beta()) {
+      const RowsToWrite rows = call_.grad_beta.rows(batch, head, keys.begin);
+      for (Index i = 0; i < n; ++i) store_number(rows, i, 0, -m_.numbers[i]);
+    } else if (call.has_reads()) {
+      w_.loader.store(m_.grad_reader.from(0, n), n, call.features(), call_.grad_a.rows(batch, head, keys.begin));
+      w_.loader.store(m_.terms[1].key.from(0, n), n, call.features(), call_.grad_b.rows(batch, head, keys.begin));
+    }
   }
 
   const RecurrenceBackwardCall<T>& call_;

@@ -106,15 +106,22 @@ class GateArgument {
 template <class Q, class K, class V, class M>
 class RecurrentInputs : public CallInputs<Q, K, V> {
   using Inputs = CallInputs<Q, K, V>;
-  static_assert(check_recurrent_mods<M>());
+  const ModsAndOptions<M> with_;
 
  public:
   using Inputs::q, Inputs::k, Inputs::v;
   using typename Inputs::T;
+  using Mods = std::remove_cvref_t<decltype(ModsAndOptions<M>::mods)>;
+  static_assert(check_recurrent_mods<Mods>());
 
-  RecurrentInputs(const Q& query, const K& key, const V& value, const M& mods, const Options& options)
-      : Inputs(query, key, value), problem(make_problem<T>(q, k, v, options)), runs(mods, problem) {}
+  RecurrentInputs(const Q& query, const K& key, const V& value, const M& mods, const Options& given)
+      : Inputs(query, key, value),
+        with_(mods, given),
+        options(with_.options),
+        problem(make_problem<T>(q, k, v, options)),
+        runs(with_.mods, problem) {}
 
+  const Options& options;
   const Problem problem;
   const TokenRuns runs;
 
@@ -158,20 +165,82 @@ struct NoGates {
   NoGates gradient() const { return {}; }
 };
 
+/// The vectors a and b of dplr_delta_rule(), or their gradients.
+template <class A, class B>
+struct LowRank {
+  A a;
+  B b;
+};
+
+template <class A, class B>
+LowRank<const A&, const B&> low_rank(const A& a, const B& b) {
+  return {a, b};
+}
+
+/// Checked views of what a form has besides gates; null for what it lacks.
+template <class T, class Rule>
+class RuleArgument {
+  const GateArgument<T, Rule> beta_;
+
+ public:
+  RuleArgument(const Rule& given, const DTypeView<const T>& key) : beta_(given), beta(beta_.numbers()) {
+    const Shape<4> want{key.dim(0), key.dim(1), key.dim(2), 1};
+    require(beta.shape() == want, "beta has shape ", beta.shape(), ", expected ", want,
+            " as (batch, kv_heads, len, 1)");
+  }
+  const DTypeView<const T> beta;
+  const DTypeView<const T> a{}, b{};
+
+  auto gradient() const { return beta_.gradient(); }
+};
+template <class T>
+struct RuleArgument<T, NoGates> : NoGates {
+  RuleArgument(NoGates, const DTypeView<const T>&) {}
+  const DTypeView<const T> beta{}, a{}, b{};
+};
+template <class T, class A, class B>
+class RuleArgument<T, LowRank<const A&, const B&>> {
+  const Held<A> a_;
+  const Held<B> b_;
+
+  template <class X>
+  static DTypeView<const T> view_of(const X& x, const DTypeView<const T>& key, const char* name) {
+    static_assert(std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
+                  "attn: a and b must have the scalar type of the query (float and 16-bit floats may be mixed)");
+    const DTypeView<const T> v = as_rank4(view(x));
+    require(v.shape() == key.shape(), name, " has shape ", v.shape(), ", expected that of the key, ", key.shape());
+    return v;
+  }
+
+ public:
+  RuleArgument(const LowRank<const A&, const B&>& given, const DTypeView<const T>& key)
+      : a_(evaluated(given.a)), b_(evaluated(given.b)), a(view_of(a_, key, "a")), b(view_of(b_, key, "b")) {}
+  const DTypeView<const T> beta{}, a, b;
+
+  auto gradient() const {
+    return LowRank<decltype(gradient_like<A>(a)), decltype(gradient_like<B>(b))>{gradient_like<A>(a),
+                                                                                 gradient_like<B>(b)};
+  }
+};
+
 /// A checked call of linear_attention().
 template <class Q, class K, class V, class Map, class M>
 class CheckedLinear {
   static_assert(check_feature_map<Map>());
 
  public:
+  using Query = Q;
+  using Key = K;
+  using Value = V;
   using T = typename RecurrentInputs<Q, K, V, M>::T;
   using Gate = NoGates;
-  using Beta = NoGates;
-  static constexpr bool kHasDocuments = RecurrentMods<M>::kHasDocuments;
+  using Rule = NoGates;
+  using Mods = typename RecurrentInputs<Q, K, V, M>::Mods;
+  static constexpr bool kHasDocuments = RecurrentMods<Mods>::kHasDocuments;
 
   CheckedLinear(const Q& query, const K& key, const V& value, const Map& map, const M& mods, const Options& options)
       : in(query, key, value, mods, options), features(map, in.problem.head_dim, in.problem.scale) {
-    require(!options.scale || std::is_same_v<Map, FavorFeatures>, "scale is ", options.scale.value_or(0),
+    require(!in.options.scale || std::is_same_v<Map, FavorFeatures>, "scale is ", in.options.scale.value_or(0),
             ", but only favor() uses a scale; with other feature maps it cancels in the normaliser");
     require(in.problem.scale > 0 || !std::is_same_v<Map, FavorFeatures>, "scale must be positive with favor(), but is ",
             in.problem.scale);
@@ -181,7 +250,7 @@ class CheckedLinear {
   const BoundFeatures<T> features;
 
   NoGates gate() const { return {}; }
-  NoGates beta() const { return {}; }
+  NoGates rule() const { return {}; }
 
   template <class Out>
   RecurrenceCall<T> call(Out&& out) const {
@@ -195,28 +264,28 @@ class CheckedLinear {
             .out = out,
             .map = features,
             .runs = in.runs,
-            .is_causal = RecurrentMods<M>::kIsCausal,
+            .is_causal = RecurrentMods<Mods>::kIsCausal,
             .is_normalised = true};
   }
 };
 
-/// A checked call of gated_attention(), or of gated_delta_rule() if there is a beta.
-template <class Q, class K, class V, class G, class B, class M>
+/// A checked call of a form with gates. `R` is NoGates for gated_attention(), the type of beta for gated_delta_rule(),
+/// and LowRank for dplr_delta_rule().
+template <class Q, class K, class V, class G, class R, class M>
 class CheckedGated {
  public:
-  using T = typename RecurrentInputs<Q, K, V, M>::T;
+  using Query = Q;
+  using Key = K;
+  using Value = V;
+  using Inputs = RecurrentInputs<Q, K, V, M>;
+  using T = typename Inputs::T;
   using Gate = G;
-  using Beta = B;
-  static constexpr bool kHasDocuments = RecurrentMods<M>::kHasDocuments;
+  using Rule = R;
+  static constexpr bool kHasDocuments = RecurrentMods<typename Inputs::Mods>::kHasDocuments;
 
- private:
-  static constexpr bool kHasBeta = !std::is_same_v<B, NoGates>;
-  using BetaArgument = std::conditional_t<kHasBeta, GateArgument<T, B>, NoGates>;
-
- public:
-  CheckedGated(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta, const M& mods,
-               const Options& options)
-      : in(query, key, value, mods, options), features(in.problem.head_dim), gate_(log_gate), beta_(beta_of(beta)) {
+  CheckedGated(const Q& query, const K& key, const V& value, const G& log_gate, const Rule& rule, const M& mods,
+               const Options& options = {})
+      : in(query, key, value, mods, options), features(in.problem.head_dim), gate_(log_gate), rule_(rule, in.k) {
     const Problem& p = in.problem;
     require(p.q_len == p.kv_len, "each token needs a query, a key and a gate, but there are ", p.q_len, " queries and ",
             p.kv_len, " keys");
@@ -224,27 +293,18 @@ class CheckedGated {
       require(p.first_query_among_keys(b) == 0, "q_offset is ", p.first_query(b), " and kv_offset is ", p.kv_offset,
               "; with gates, the query and key of a token must be in the same row");
     gates_ = gate_.view(p);
-    if constexpr (kHasBeta) {
-      const Shape<4> want{p.batch, p.kv_heads, p.kv_len, 1};
-      require(gates_.dim(3) == 1, "log_gate has ", gates_.dim(3),
-              " values per token, but the delta rule takes one, as (batch, kv_heads, len)");
-      betas_ = beta_.numbers();
-      require(betas_.shape() == want, "beta has shape ", betas_.shape(), ", expected ", want,
-              " as (batch, kv_heads, len, 1)");
-    }
   }
 
-  const RecurrentInputs<Q, K, V, M> in;
+  const Inputs in;
   const BoundFeatures<T> features;
 
   const GateArgument<T, G>& gate() const { return gate_; }
-  const BetaArgument& beta() const { return beta_; }
+  const RuleArgument<T, Rule>& rule() const { return rule_; }
 
   template <class Out>
   RecurrenceCall<T> call(Out&& out) const {
     const DTypeView<T> to = in.caller_output(out);
-    check_apart(to, "out", gates_, "log_gate");
-    if constexpr (kHasBeta) check_apart(to, "out", betas_, "beta");
+    check_all_apart({{"out", to}}, {{"log_gate", gates_}, {"beta", rule_.beta}, {"a", rule_.a}, {"b", rule_.b}});
     return call_to(to);
   }
   RecurrenceCall<T> call_to(const DTypeView<T>& out) const {
@@ -258,20 +318,15 @@ class CheckedGated {
             .scale = static_cast<T>(in.problem.scale),
             .gates = gates_.dim(3) == 1 ? Gates::of_tokens : Gates::of_features,
             .gate = gates_,
-            .beta = betas_};
+            .beta = rule_.beta,
+            .a = rule_.a,
+            .b = rule_.b};
   }
 
  private:
-  static BetaArgument beta_of(const B& beta) {
-    if constexpr (kHasBeta)
-      return BetaArgument(beta);
-    else
-      return {};
-  }
-
   const GateArgument<T, G> gate_;
-  const BetaArgument beta_;
-  DTypeView<const T> gates_, betas_;
+  const RuleArgument<T, Rule> rule_;
+  DTypeView<const T> gates_;
 };
 
 }  // namespace detail::inline ATTN_BUILT_FOR

@@ -80,87 +80,95 @@ class GateGradient {
   Footprint written_ = view_;
 };
 
-/// Checks grad_out, and makes gradients shaped like the caller's tensors.
-template <class Gr, class Q, class K, class V, class Call>
-class RecurrentBackward {
-  const Held<Gr> held_;
-
- public:
-  using T = typename Call::T;
-
-  RecurrentBackward(const Gr& grad_out, const Call& call) : held_(evaluated(grad_out)), call_(call) {
-    const Problem& p = call.in.problem;
-    grad_out_ = checked_input<T>(held_, {p.batch, p.heads, p.q_len, p.v_dim}, "grad_out");
-  }
-
-  auto query() const { return gradient_like<Q>(call_.in.q); }
-  auto key() const { return gradient_like<K>(call_.in.k); }
-  auto value() const { return gradient_like<V>(call_.in.v); }
-
-  /// `grad_gate` and `grad_beta` are NoGates if the form has none. `states` is a StateGradient or NoStates.
-  template <class GQ, class GK, class GV, class GG, class GB, class States>
-  void run(GQ& grad_query, GK& grad_key, GV& grad_value, GG&& grad_gate, GB&& grad_beta, const States& states,
-           const Options& options) const {
-    const RecurrenceCall<T> forward = call_.call_to({});
-    const GateGradient<T, typename Call::Gate> gate(grad_gate, forward.gate, forward.problem, "grad_log_gate");
-    const GateGradient<T, typename Call::Beta> beta(grad_beta, forward.beta, forward.problem, "grad_beta");
-    RecurrenceBackwardCall<T> call{forward,
-                                   grad_out_,
-                                   checked_gradient<T>(grad_query, call_.in.q, "grad_query"),
-                                   checked_gradient<T>(grad_key, call_.in.k, "grad_key"),
-                                   checked_gradient<T>(grad_value, call_.in.v, "grad_value"),
-                                   gate.view(),
-                                   beta.view()};
-    const auto check = [&](const Footprint& state_read, const Footprint& state_written) {
-      check_all_apart({{"grad_query", call.grad_q},
-                       {"grad_key", call.grad_k},
-                       {"grad_value", call.grad_v},
-                       {"grad_log_gate", gate.written()},
-                       {"grad_beta", beta.written()},
-                       {"grad_state", state_written}},
-                      {{"grad_out", grad_out_},
-                       {"query", forward.q},
-                       {"key", forward.k},
-                       {"value", forward.v},
-                       {"log_gate", forward.gate},
-                       {"beta", forward.beta},
-                       {"the state", state_read}});
-    };
-    if constexpr (std::is_same_v<States, NoStates>) {
-      check(DTypeView<T>(), DTypeView<T>());
-    } else {
-      require(&states.before != &states.grad, "grad_state must not be the state that the call began with");
-      call.before = state_memory(states.before, forward);
-      call.grad_state = state_memory(states.grad, forward, "grad_state");
-      check(states.before.sums(), states.grad.sums());
-    }
-    recurrence_backward<T>(call, options);
-    gate.finish(grad_gate);
-  }
-
- private:
-  const Call& call_;
-  DTypeView<const T> grad_out_;
+template <class T>
+struct RuleGradients {
+  DTypeView<T> beta{}, a{}, b{};
 };
+/// The destinations of the gradients of what a form has besides gates; null for what it lacks.
+template <class Rule, class T, class Grad>
+RuleGradients<T> rule_gradients(Grad&& grad, const RecurrenceCall<T>& of) {
+  if constexpr (requires { grad.a; })
+    return {.a = checked_gradient<T>(grad.a, of.a, "grad_a"), .b = checked_gradient<T>(grad.b, of.b, "grad_b")};
+  else
+    return {.beta = GateGradient<T, Rule>(grad, of.beta, of.problem, "grad_beta").view()};
+}
+
+/// Computes the gradients of a checked call into the caller's memory. `grad_gate` and `grad_rule` are NoGates if the
+/// form has none. `states` is a StateGradient or NoStates.
+template <class Gr, class Call, class States, class GQ, class GK, class GV, class GG, class GR>
+void recurrent_gradients_into(const Gr& grad_out, const Call& checked, const States& states, GQ&& grad_query,
+                              GK&& grad_key, GV&& grad_value, GG&& grad_gate = {}, GR&& grad_rule = {}) {
+  using T = typename Call::T;
+  const Held<Gr> held(evaluated(grad_out));
+  const Problem& p = checked.in.problem;
+  const RecurrenceCall<T> forward = checked.call_to({});
+  const GateGradient<T, typename Call::Gate> gate(grad_gate, forward.gate, p, "grad_log_gate");
+  const RuleGradients<T> rule = rule_gradients<typename Call::Rule>(grad_rule, forward);
+  RecurrenceBackwardCall<T> call{forward,
+                                 checked_input<T>(held, {p.batch, p.heads, p.q_len, p.v_dim}, "grad_out"),
+                                 checked_gradient<T>(grad_query, forward.q, "grad_query"),
+                                 checked_gradient<T>(grad_key, forward.k, "grad_key"),
+                                 checked_gradient<T>(grad_value, forward.v, "grad_value"),
+                                 gate.view(),
+                                 rule.beta,
+                                 rule.a,
+                                 rule.b};
+  const auto check = [&](const Footprint& state_read, const Footprint& state_written) {
+    check_all_apart({{"grad_query", call.grad_q},
+                     {"grad_key", call.grad_k},
+                     {"grad_value", call.grad_v},
+                     {"grad_log_gate", gate.written()},
+                     {"grad_beta", rule.beta},
+                     {"grad_a", rule.a},
+                     {"grad_b", rule.b},
+                     {"grad_state", state_written}},
+                    {{"grad_out", call.grad_out},
+                     {"query", forward.q},
+                     {"key", forward.k},
+                     {"value", forward.v},
+                     {"log_gate", forward.gate},
+                     {"beta", forward.beta},
+                     {"a", forward.a},
+                     {"b", forward.b},
+                     {"the state", state_read}});
+  };
+  if constexpr (std::is_same_v<States, NoStates>) {
+    check(DTypeView<T>(), DTypeView<T>());
+  } else {
+    require(&states.before != &states.grad, "grad_state must not be the state that the call began with");
+    call.before = state_memory(states.before, forward);
+    call.grad_state = state_memory(states.grad, forward, "grad_state");
+    check(states.before.sums(), states.grad.sums());
+  }
+  recurrence_backward<T>(call, checked.in.options);
+  gate.finish(grad_gate);
+}
 
 /// Returns all gradients of a call, in new tensors.
-template <class Q, class K, class V, class Gr, class Call, class States = NoStates>
-auto recurrent_gradients(const Gr& grad_out, const Call& call, const Options& options, const States& states = {}) {
-  const RecurrentBackward<Gr, Q, K, V, Call> back(grad_out, call);
-  auto q = back.query();
-  auto k = back.key();
-  auto v = back.value();
+template <class Gr, class Call, class States = NoStates>
+auto recurrent_gradients(const Gr& grad_out, const Call& call, const States& states = {}) {
+  auto q = gradient_like<typename Call::Query>(call.in.q);
+  auto k = gradient_like<typename Call::Key>(call.in.k);
+  auto v = gradient_like<typename Call::Value>(call.in.v);
   auto gate = call.gate().gradient();
-  auto beta = call.beta().gradient();
-  back.run(q, k, v, gate, beta, states, options);
+  auto rule = call.rule().gradient();
+  recurrent_gradients_into(grad_out, call, states, q, k, v, gate, rule);
   if constexpr (std::is_same_v<decltype(gate), NoGates>)
     return Gradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
-  else if constexpr (std::is_same_v<decltype(beta), NoGates>)
+  else if constexpr (std::is_same_v<decltype(rule), NoGates>)
     return GatedGradients<decltype(q), decltype(k), decltype(v), decltype(gate)>{std::move(q), std::move(k),
                                                                                  std::move(v), std::move(gate)};
+  else if constexpr (requires { rule.a; })
+    return DplrGradients<decltype(q), decltype(k), decltype(v), decltype(rule.a), decltype(rule.b), decltype(gate)>{
+        std::move(q), std::move(k), std::move(v), std::move(rule.a), std::move(rule.b), std::move(gate)};
   else
-    return DeltaGradients<decltype(q), decltype(k), decltype(v), decltype(gate), decltype(beta)>{
-        std::move(q), std::move(k), std::move(v), std::move(gate), std::move(beta)};
+    return DeltaGradients<decltype(q), decltype(k), decltype(v), decltype(gate), decltype(rule)>{
+        std::move(q), std::move(k), std::move(v), std::move(gate), std::move(rule)};
+}
+
+template <class Call>
+std::size_t recurrent_backward_workspace_bytes(const Call& call) {
+  return static_cast<std::size_t>(recurrence_backward_bytes(call.call_to({}), call.in.options));
 }
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

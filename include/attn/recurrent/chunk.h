@@ -152,15 +152,36 @@ struct SegmentSums {
   }
 };
 
-/// Computes the decays of features from each of some tokens to the last one: to_i = e^(gate_(i + 1) + .. + gate_(rows -
-/// 1)).
+/// Computes the decays of features from each of some tokens to the last one, given the decay of each token: to_i =
+/// factor_(i + 1) * .. * factor_(rows - 1).
 template <class T>
-void decays_to_last(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<T>> gate, const Block<T>& to) {
+void decays_to_last(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<T>> factor, const Block<T>& to) {
   const Index last = to.rows - 1;
   std::fill_n(to.row(last), to.columns, T(1));
   if (last > 0)
-    kernels.running_sums(to.from(0, last).backward(), {gate.data + last * gate.stride, -gate.stride},
-                         Stored::exponential);
+    kernels.running(to.from(0, last).backward(), {factor.data + last * factor.stride, -factor.stride},
+                    Running::products);
+}
+
+/// Ranges of 2 * 16 and of 2 * 32 tokens of a chunk are halved, see gated_scores().
+constexpr int kHalvings = 2;
+static_assert(kNearTokens << kHalvings == kChunk);
+
+/// Half of a range of tokens of a chunk, and the tokens of the other half.
+struct HalvedRange {
+  int halving;          ///< the range has 2 * kNearTokens << halving tokens
+  Index begin, middle;  ///< of the keys
+  Index queries;        ///< from the middle on
+  Index half() const { return middle - begin; }
+};
+/// Calls visit(range) for all ranges whose second half has some of `queries` tokens.
+template <class Visit>
+void for_each_range(Index queries, const Visit& visit) {
+  for (int h = 0; h < kHalvings; ++h) {
+    const Index half = kNearTokens << h;
+    for (Index begin = 0; begin + half < queries; begin += 2 * half)
+      visit(HalvedRange{h, begin, begin + half, std::min(half, queries - begin - half)});
+  }
 }
 
 /// The gates of the tokens of a chunk, and the resulting decays.
@@ -168,24 +189,24 @@ template <class T>
 struct ChunkGates {
   T* from_start;     ///< (tokens): with token gates, decays from before the chunk to each token
   Block<T> between;  ///< (tokens, tokens): with token gates, decay from token j to token i at row i, column j <= i
-  Block<T> gate;     ///< (tokens, features): feature gates
   Block<T> factor;   ///< (tokens, features): with feature gates, e^gate
   Block<T> start;    ///< (tokens, features): with feature gates, as from_start
-  T* token;          ///< (tokens): token gates
-  T* beta;           ///< (tokens)
+  Block<T> to_end;   ///< (tokens, features): with feature gates, decays from each token to the last one
+  Block<T> to_middle[kHalvings];  ///< (tokens, features): decays between each token and the middle of its range
+  T* token;                       ///< (tokens): token gates
+  T* of_token;                    ///< (tokens): with token gates, e^gate
+  T* written;                     ///< (tokens): factor of the values that depend on the state: -beta, or 1 without beta
   Index tokens = 0;
 
   static ChunkGates take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
     const bool by_token = call.gates == Gates::of_tokens, by_feature = call.gates == Gates::of_features;
     const Index row = call.row_of_features();
-    const auto rows = [&] { return take_block(arena, by_feature ? kChunk : 0, row); };
-    return {arena.take(kChunk),
-            take_block(arena, by_token ? kChunk : 0, kChunk),
-            rows(),
-            rows(),
-            rows(),
-            arena.take(kChunk),
-            arena.take(kChunk)};
+    ChunkGates g;
+    g.between = take_block(arena, by_token ? kChunk : 0, kChunk);
+    for (Block<T>* rows : {&g.factor, &g.start, &g.to_end, &g.to_middle[0], &g.to_middle[1]})
+      *rows = take_block(arena, by_feature ? kChunk : 0, row);
+    for (T** numbers : {&g.from_start, &g.token, &g.of_token, &g.written}) *numbers = arena.take(kChunk);
+    return g;
   }
 
   /// Loads the gates of some tokens of a head of keys and values. `for_step`: there is one token, of which only decay()
@@ -194,33 +215,43 @@ struct ChunkGates {
             bool for_step) {
     const RecurrenceFamily<T>& kernels = loader.kernels();
     const Index n = tokens = range.size();
-    if (call.has_delta()) {
+    std::fill_n(written, n, T(1));
+    if (call.has_beta()) {
       const RowsToRead rows = call.beta.rows(batch, head, range.begin);
-      for (Index i = 0; i < n; ++i) beta[i] = load_number<T>(rows, i, 0);
+      for (Index i = 0; i < n; ++i) written[i] = -load_number<T>(rows, i, 0);
     }
-    if (for_step) from_start[0] = 1;
+    of_token[0] = 1;
     if (call.gates == Gates::none) return;
     const RowsToRead rows = call.gate.rows(batch, head, range.begin);
     if (call.gates == Gates::of_tokens) {
       for (Index i = 0; i < n; ++i) token[i] = load_number<T>(rows, i, 0);
-      if (for_step)
-        from_start[0] = std::exp(token[0]);
-      else
-        kernels.token_decays(token, between.from(0, n), from_start);
+      if (for_step) {
+        of_token[0] = std::exp(token[0]);
+        return;
+      }
+      kernels.token_decays(token, between.from(0, n), from_start);
+      for (Index i = 0; i < n; ++i) of_token[i] = i == 0 ? from_start[0] : between.row(i)[i - 1];
       return;
     }
-    loader.copy(rows, n, call.features(), gate.data);
-    kernels.running_sums(factor.from(0, n).as_row(), gate, Stored::exponential);
-    if (!for_step) kernels.running_sums(start.from(0, n), gate, Stored::exponential);
+    loader.copy(rows, n, call.features(), factor.data);
+    kernels.exponentials(factor.from(0, n));
+    if (for_step) return;
+    kernels.running(start.from(0, n), factor, Running::products);
+    decays_to_last(kernels, factor, to_end.from(0, n));
+    for_each_range(n, [&](const HalvedRange& r) {
+      const Block<T>& to = to_middle[r.halving];
+      decays_to_last(kernels, factor.from(r.begin, r.half()), to.from(r.begin, r.half()));
+      kernels.running(to.from(r.middle, r.queries), factor.from(r.middle, r.queries), Running::products);
+    });
   }
   /// Returns the factors by which a step multiplies the state: one per feature, or one for all.
-  const T* decay(bool of_features) const { return of_features ? factor.data : from_start; }
+  const T* decay(bool of_features) const { return of_features ? factor.data : of_token; }
 
   /// Returns the decay of the state over all tokens, for each feature or for all.
   const T* over_all() const { return start.row(tokens - 1); }
   T over_all_of_token() const { return from_start[tokens - 1]; }
   /// Returns the decays from each token to the last one, for a token gate.
-  const T* to_end() const { return between.row(tokens - 1); }
+  const T* to_last() const { return between.row(tokens - 1); }
 };
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -121,9 +121,11 @@ class RecurrenceForwardLoop {
   void run_chunk(const TokenChunk& chunk) {
     w_.load_keys(chunk.keys, true);
     each_head(chunk.rows, [&](Rows<T> query, const Block<T>& to) {
-      w_.compute_scores(query);
       w_.read_decayed_state(query, to);
-      w_.add_seen_values(to);
+      for (const Term<T>& t : w_.terms()) {
+        w_.compute_scores(query, to.rows, t, w_.m.scores);
+        w_.add_seen_values(t, to);
+      }
       if (w_.call.is_normalised)
         w_.kernels.add_dots(w_.m.numbers, query, w_.m.key_sums, to.rows, w_.m.key_sums.columns);
     });
@@ -139,15 +141,16 @@ class RecurrenceForwardLoop {
     w_.load_rows(chunk.keys, true);
     const auto advance = [&](const T* query, T* to) {
       w_.kernels.step({m.state.sums.data, m.state.sums.stride, call.features(), m.state.sums.columns,
-                       m.gates.decay(by_feature), by_feature ? 1 : 0, w_.key.data, w_.value.data, query, to, call.scale,
-                       call.has_delta() ? m.gates.beta : nullptr});
-      if (call.is_normalised) w_.add_normaliser(m.state, w_.key.data);
+                       m.gates.decay(by_feature), by_feature ? 1 : 0, w_.key().data, m.terms[0].value.data, query, to,
+                       call.scale, call.has_reads() ? w_.reader.data : nullptr,
+                       call.has_reads() && !call.has_beta() ? m.terms[1].key.data : nullptr, m.gates.written[0]});
+      if (call.is_normalised) w_.add_normaliser(m.state, w_.key().data);
     };
-    // The step of the delta rule computes the output of its query from the state before the update, unlike
+    // A step that reads the state computes the output of its query from the state before the update, unlike
     // read_state(). With row_invariant, a head's bits must not depend on its place among those that share a key head,
     // so all heads use read_state().
-    const bool reads_later = chunk.rows.empty() || (call.problem.row_invariant && call.has_delta());
-    if (reads_later) advance(w_.key.data, m.out.data);
+    const bool reads_later = chunk.rows.empty() || (call.problem.row_invariant && call.has_reads());
+    if (reads_later) advance(w_.key().data, m.out.data);
     if (chunk.rows.empty()) return;
     bool is_first = !reads_later;
     const auto compute = [&](Rows<T> query, const Block<T>& to) {

@@ -21,26 +21,27 @@ class NaiveState {
         features_(call.features()),
         v_dim_(call.problem.v_dim),
         sums_(static_cast<std::size_t>(features_ * v_dim_)),
-        normaliser_(static_cast<std::size_t>(features_)) {}
+        normaliser_(static_cast<std::size_t>(features_)),
+        decay_(static_cast<std::size_t>(features_), T(1)) {}
 
-  /// Computes state = decay * state + key * valueᵀ, or with the delta rule state = decay * (state - beta * key * (keyᵀ
-  /// * state)) + beta * key * valueᵀ. `key` holds the features of key j.
+  /// Adds token j, whose key has these features, by the rule above RecurrenceCall; the delta rule is computed as state
+  /// = decay * state + beta * key * (valueᵀ - keyᵀ * decay * state).
   void add(const T* key, Index j) {
-    const RowsToRead value = call_.v.rows(batch_, kv_head_, j);
-    if (call_.gates != Gates::none) {
-      const RowsToRead gate = call_.gate.rows(batch_, kv_head_, j);
-      for (Index f = 0; f < features_; ++f) {
-        const T decay = std::exp(load_number<T>(gate, 0, call_.gates == Gates::of_features ? f : 0));
-        for (Index e = 0; e < v_dim_; ++e) at(f, e) *= decay;
-      }
-    }
+    const auto number = [&](const DTypeView<const T>& of, Index f) {
+      return load_number<T>(of.rows(batch_, kv_head_, j), 0, f);
+    };
+    for (Index f = 0; f < features_ && call_.gates != Gates::none; ++f)
+      decay_[static_cast<std::size_t>(f)] = std::exp(number(call_.gate, call_.gates == Gates::of_features ? f : 0));
+    const bool has_b = call_.b.data() != nullptr;
     for (Index e = 0; e < v_dim_; ++e) {
-      T x = load_number<T>(value, 0, e);
-      if (call_.has_delta()) {
-        for (Index f = 0; f < features_; ++f) x -= key[f] * at(f, e);
-        x *= load_number<T>(call_.beta.rows(batch_, kv_head_, j), 0, 0);
+      T value = number(call_.v, e), seen = 0;
+      for (Index f = 0; has_b && f < features_; ++f) seen += number(call_.a, f) * at(f, e);
+      for (Index f = 0; f < features_; ++f) at(f, e) *= decay_[static_cast<std::size_t>(f)];
+      if (call_.has_beta()) {
+        for (Index f = 0; f < features_; ++f) value -= key[f] * at(f, e);
+        value *= number(call_.beta, 0);
       }
-      for (Index f = 0; f < features_; ++f) at(f, e) += key[f] * x;
+      for (Index f = 0; f < features_; ++f) at(f, e) += key[f] * value + (has_b ? number(call_.b, f) * seen : T(0));
     }
     for (Index f = 0; f < features_; ++f) normaliser_[static_cast<std::size_t>(f)] += key[f];
   }
@@ -62,7 +63,7 @@ class NaiveState {
 
   const RecurrenceCall<T>& call_;
   Index batch_, kv_head_, features_, v_dim_;
-  std::vector<T> sums_, normaliser_;
+  std::vector<T> sums_, normaliser_, decay_;
 };
 
 /// Features of one row, by the definition of the map. Unlike in the kernels, no factor is taken out of the features of

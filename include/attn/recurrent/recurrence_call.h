@@ -22,6 +22,19 @@ struct StateMemory {
   T* normaliser = nullptr;
 };
 
+/// One rule covers all recurrent forms. With the state S (features, v_dim) of a head,
+///
+///     S_t = diag(e^gate_t) * S_(t - 1) + b_t * (a_tᵀ * S_(t - 1)) + key_t * value_tᵀ,   out_t = scale * S_tᵀ * query_t
+///
+/// where the forms differ in the following:
+///
+///     linear attention    no gate, a or b; keys and queries are features, and a normaliser divides the output
+///     gated attention     no a or b; the gate has one value per token (RetNet, Mamba-2) or per feature (GLA)
+///     gated delta rule    a = e^gate * k, b = -beta * k, key = beta * k, with a gate per token (gated DeltaNet) or per
+///                         feature (Kimi delta attention, KDA)
+///     DPLR delta rule     any a and b (RWKV-7, GDN-2): the transition is diagonal plus low rank
+///
+/// The delta rule's two products with k are computed as one, k * (beta * (value - aᵀ * S)).
 template <class T>
 struct RecurrenceCall {
   const Problem& problem;
@@ -33,14 +46,19 @@ struct RecurrenceCall {
   bool is_normalised = false;
   T scale = 1;  ///< of query * key
   Gates gates = Gates::none;
-  DTypeView<const T> gate{};  ///< (batch, kv_heads, len, 1 or features)
-  DTypeView<const T> beta{};  ///< (batch, kv_heads, len, 1), for the delta rule; null without it
+  DTypeView<const T> gate{};    ///< (batch, kv_heads, len, 1 or features)
+  DTypeView<const T> beta{};    ///< (batch, kv_heads, len, 1), for the gated delta rule; null in other forms
+  DTypeView<const T> a{}, b{};  ///< (batch, kv_heads, len, features), for the DPLR delta rule; null in other forms
   StateMemory<T> state{};
 
   /// Maximum number of tokens per chunk in the forward pass. Chunks begin where calls do, so with
   /// Options::row_invariant they are single tokens: results then do not depend on where calls begin.
   Index chunk() const { return problem.row_invariant ? 1 : kChunk; }
-  bool has_delta() const { return beta.data() != nullptr; }
+  bool has_beta() const { return beta.data() != nullptr; }
+  /// Whether tokens read the state before they change it.
+  bool has_reads() const { return has_beta() || a.data() != nullptr; }
+  /// Number of products of a key and a value that a token adds to the state.
+  int terms() const { return a.data() ? 2 : 1; }
   Index group() const { return problem.heads / problem.kv_heads; }
   /// Number of heads of keys and values, each with its own state.
   Index states() const { return problem.batch * problem.kv_heads; }

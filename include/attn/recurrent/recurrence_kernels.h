@@ -45,8 +45,8 @@ struct FeatureRows {
   T scale;         ///< for favor(): the scale of the softmax that it estimates
 };
 
-/// The value stored for a running sum: the sum, the old value plus the sum, or e^sum.
-enum class Stored : unsigned char { sum, added, exponential };
+/// What running() stores: sums, the old values plus the sums, or products.
+enum class Running : unsigned char { sums, added_sums, products };
 
 /// At most kNearTokens neighbouring tokens: rows of queries, keys and factors (e^gate of each feature).
 template <class T>
@@ -55,8 +55,7 @@ struct NearTokens {
   Index tokens;
   Index columns;  ///< a multiple of the vectors' lanes
 };
-/// Number of neighbouring tokens whose pairs are computed one by one. A pair of a query and a key takes two operations
-/// per feature and a sum over lanes; tokens further apart use matrix products.
+/// Number of neighbouring tokens whose pairs are computed one by one; tokens further apart use matrix products.
 constexpr Index kNearTokens = 16;
 
 /// A factor for each row, or one for all.
@@ -78,8 +77,8 @@ class RowFactors {
   T of_all_ = 1;
 };
 
-/// One token's step of a state (features, columns): state = decay * state + key * value, out = scale * query * state.
-/// With the delta rule, beta * (value - decay * state * key) replaces value, and all features have the same decay.
+/// One token's step of a state (features, columns): state = decay * state + key * value + written * read * state, out =
+/// scale * query * state. With the delta rule, the value is -beta * (read * state - value) instead.
 template <class T>
 struct StateStep {
   T* state;
@@ -88,12 +87,14 @@ struct StateStep {
   Index columns;     ///< a multiple of the vectors' lanes
   const T* decay;    ///< factors of the rows of the state, decay_step apart
   Index decay_step;  ///< 0: one decay for all rows
-  const T* key;      ///< (features)
+  const T* key;      ///< (features), padded with zeros like the query, `read` and `written`
   const T* value;    ///< (columns)
-  const T* query;    ///< (features), padded with zeros as the key is
+  const T* query;    ///< (features)
   T* out;            ///< (columns)
   T scale;
-  const T* beta;  ///< of the delta rule; null without it
+  const T* read;     ///< (features): reads the old state; null if nothing does
+  const T* written;  ///< (features): null with the delta rule, which writes along the key
+  T factor;          ///< with the delta rule, -beta
 };
 
 template <class T, int Bytes, int kRegisters>
@@ -117,16 +118,20 @@ struct RecurrenceKernels {
     if (f.factor) balance(f.to, f.factor);
   }
 
-  /// to_i = from_0 + .. + from_i; both may be the same rows.
-  static ATTN_INLINE void running_sums(const Block<T>& to, Rows<T> from, Stored stored) {
+  /// to_i = from_0 + .. + from_i, or the product; both may be the same rows.
+  static ATTN_INLINE void running(const Block<T>& to, Rows<T> from, Running stored) {
     switch (stored) {
-      case Stored::sum:
-        return running_sums_in<Stored::sum>(to, from);
-      case Stored::added:
-        return running_sums_in<Stored::added>(to, from);
-      case Stored::exponential:
-        return running_sums_in<Stored::exponential>(to, from);
+      case Running::sums:
+        return running_in<Running::sums>(to, from);
+      case Running::added_sums:
+        return running_in<Running::added_sums>(to, from);
+      case Running::products:
+        return running_in<Running::products>(to, from);
     }
+  }
+  /// Replaces each element x with e^x.
+  static ATTN_INLINE void exponentials(const Block<T>& rows) {
+    for (Index i = 0; i < rows.rows; ++i) exp_row(rows.row(i), rows.columns);
   }
 
   /// Computes the decays between the tokens of a chunk with gates g: `to` gets e^(g[j + 1] + .. + g[i]) at row i,
@@ -186,26 +191,19 @@ struct RecurrenceKernels {
 
   static ATTN_INLINE void step(const StateStep<T>& s) {
     constexpr int kVectors = kRegisters >= 32 ? 8 : 4;
-    T query_key = 0;
-    if (s.beta) add_dots(&query_key, {s.query, 0}, {s.key, 0}, 1, padded(s.features, kLanes));
+    T of_key = 0, of_written = 0;  // products with the query
+    const Index features = padded(s.features, kLanes);
+    if (s.read) add_dots(&of_key, {s.query, 0}, {s.key, 0}, 1, features);
+    if (s.written) add_dots(&of_written, {s.query, 0}, {s.written, 0}, 1, features);
     Index c = 0;
-    for (; c + kVectors * kLanes <= s.columns; c += kVectors * kLanes) step_columns<kVectors>(s, c, query_key);
-    for (; c < s.columns; c += kLanes) step_columns<1>(s, c, query_key);
+    for (; c + kVectors * kLanes <= s.columns; c += kVectors * kLanes) step_columns<kVectors>(s, c, of_key, of_written);
+    for (; c < s.columns; c += kLanes) step_columns<1>(s, c, of_key, of_written);
   }
 
   /// scores(i, j) = sum over features of query_i * key_j * factor_(j + 1) * .. * factor_i, for j <= i. The key is
   /// decayed from each query to the next, so that no decay is ever divided by another.
   static ATTN_INLINE void near_scores(const NearTokens<T>& n, const Block<T>& scores) {
-    for (Index i = 0; i < n.tokens; ++i) std::fill_n(scores.row(i), i + 1, T(0));
-    for (Index c = 0; c < n.columns; c += kLanes)
-      for (Index j = 0; j < n.tokens; ++j) {
-        V key = V::load(n.key.data + j * n.key.stride + c);
-        for (Index i = j; i < n.tokens; ++i) {
-          if (i > j) key *= V::load(n.factor.data + i * n.factor.stride + c);
-          const V products = V::load(n.query.data + i * n.query.stride + c) * key;
-          scores.row(i)[j] += products.total();
-        }
-      }
+    for (Index j = 0; j < n.tokens; ++j) scores_of_key<kNearTokens>(n, j, scores);
   }
 
   /// Adds the gradients of queries, keys and gates, given the gradients of the scores. The gate of token t affects all
@@ -314,18 +312,39 @@ struct RecurrenceKernels {
     for (Index c = 0; c < count; c += kLanes) exp_or_infinity(V::load(row + c)).store(row + c);
   }
 
-  template <Stored kStored>
-  static ATTN_INLINE void running_sums_in(const Block<T>& to, Rows<T> from) {
+  template <Running kStored>
+  static ATTN_INLINE void running_in(const Block<T>& to, Rows<T> from) {
     for (Index c = 0; c < to.columns; c += kLanes) {
-      V sum{};
+      V total = V::broadcast(kStored == Running::products ? T(1) : T(0));
       for (Index i = 0; i < to.rows; ++i) {
-        sum += V::load(from.data + i * from.stride + c);
-        V x = sum;
-        if constexpr (kStored == Stored::added) x += V::load(to.row(i) + c);
-        if constexpr (kStored == Stored::exponential) x = exp_or_infinity(x);
-        x.store(to.row(i) + c);
+        const V x = V::load(from.data + i * from.stride + c);
+        if constexpr (kStored == Running::products)
+          total *= x;
+        else
+          total += x;
+        if constexpr (kStored == Running::added_sums)
+          (total + V::load(to.row(i) + c)).store(to.row(i) + c);
+        else
+          total.store(to.row(i) + c);
       }
     }
+  }
+
+  /// Computes near_scores() for key j and all queries from it on, whose number is at most kCount. The sums over lanes
+  /// come last, so that a pair takes two instructions per vector.
+  template <int kCount>
+  static ATTN_INLINE void scores_of_key(const NearTokens<T>& n, Index j, const Block<T>& scores) {
+    if constexpr (kCount > 1)
+      if (n.tokens - j < kCount) return scores_of_key<kCount - 1>(n, j, scores);
+    Array<V, kCount> sums = {};
+    for (Index c = 0; c < n.columns; c += kLanes) {
+      V key = V::load(n.key.data + j * n.key.stride + c);
+      ATTN_UNROLL for (int d = 0; d < kCount; ++d) {
+        if (d > 0) key *= V::load(n.factor.data + (j + d) * n.factor.stride + c);
+        sums[d] += V::load(n.query.data + (j + d) * n.query.stride + c) * key;
+      }
+    }
+    for (int d = 0; d < kCount; ++d) scores.row(j + d)[j] = sums[d].total();
   }
 
   template <int kVectors>
@@ -348,10 +367,10 @@ struct RecurrenceKernels {
   }
 
   template <int kVectors>
-  static ATTN_INLINE void step_columns(const StateStep<T>& s, Index c, T query_key) {
+  static ATTN_INLINE void step_columns(const StateStep<T>& s, Index c, T of_key, T of_written) {
     Array<V, kVectors> value, out = {};
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) value[v] = V::load(s.value + c + v * kLanes);
-    if (!s.beta) {
+    if (!s.read) {
       T* row = s.state + c;
       for (Index f = 0; f < s.features; ++f, row += s.stride) {
         const T decay = s.decay[f * s.decay_step], k = s.key[f], q = s.query[f];
@@ -367,29 +386,35 @@ struct RecurrenceKernels {
       Array<V, kVectors> seen = {};
       T* row = s.state + c;
       for (Index f = 0; f < s.features; ++f, row += s.stride) {
-        const T k = s.key[f], q = s.query[f];
+        const T r = s.read[f], q = s.query[f] * s.decay[f * s.decay_step];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
           V x = V::load(row + v * kLanes);
           x.keep_in_register();
-          seen[v] += x * k;
+          seen[v] += x * r;
           out[v] += x * q;
         }
       }
-      const T decay = s.decay[0], beta = *s.beta;
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        value[v] = (value[v] - seen[v] * decay) * beta;
-        out[v] = out[v] * decay + value[v] * query_key;
+        if (!s.written) value[v] = (seen[v] - value[v]) * s.factor;
+        out[v] += value[v] * of_key + seen[v] * of_written;
       }
-      row = s.state + c;
-      for (Index f = 0; f < s.features; ++f, row += s.stride) {
-        const T k = s.key[f];
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          const V x = V::load(row + v * kLanes) * decay + value[v] * k;
-          x.store(row + v * kLanes);
-        }
-      }
+      s.written ? update<kVectors, true>(s, c, value, seen) : update<kVectors, false>(s, c, value, seen);
     }
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) { (out[v] * s.scale).store(s.out + c + v * kLanes); }
+  }
+  /// state = decay * state + key * value + written * seen
+  template <int kVectors, bool kWritten>
+  static ATTN_INLINE void update(const StateStep<T>& s, Index c, const Array<V, kVectors>& value,
+                                 const Array<V, kVectors>& seen) {
+    T* row = s.state + c;
+    for (Index f = 0; f < s.features; ++f, row += s.stride) {
+      const T decay = s.decay[f * s.decay_step], k = s.key[f], w = kWritten ? s.written[f] : T(0);
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        V x = V::load(row + v * kLanes) * decay + value[v] * k;
+        if constexpr (kWritten) x += seen[v] * w;
+        x.store(row + v * kLanes);
+      }
+    }
   }
 };
 
@@ -404,7 +429,8 @@ template <class T>
 struct RecurrenceFamily {
   void (*product)(const Product<T>&);
   void (*make_features)(const FeatureRows<T>&);
-  void (*running_sums)(const Block<T>& to, Rows<T> from, Stored);
+  void (*running)(const Block<T>& to, Rows<T> from, Running);
+  void (*exponentials)(const Block<T>&);
   void (*token_decays)(const T* gate, const Block<T>&, T* from_start);
   void (*multiply)(const Block<T>& to, Rows<T> a, Rows<T> b);
   void (*scale)(const Block<T>& to, RowFactors<T>, Rows<T> from, Rows<T> plus);
@@ -424,7 +450,8 @@ const RecurrenceFamily<T>& recurrence_family(VectorSet vectors) {
     static constexpr RecurrenceFamily<T> kKernels = {
         .product = compiled<kSet, ProductKernels<T, kVectorBytes<kSet>, kVectorRegisters<kSet>>::product>,
         .make_features = compiled<kSet, Kernels::make_features>,
-        .running_sums = compiled<kSet, Kernels::running_sums>,
+        .running = compiled<kSet, Kernels::running>,
+        .exponentials = compiled<kSet, Kernels::exponentials>,
         .token_decays = compiled<kSet, Kernels::token_decays>,
         .multiply = compiled<kSet, Kernels::multiply>,
         .scale = compiled<kSet, Kernels::scale>,

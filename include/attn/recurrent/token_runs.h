@@ -191,7 +191,7 @@ class RunSegments {
     if (is_causal_ && !call.state.sums)
       keys.end = std::clamp(run.rows.end + offset_, keys.begin, std::max(keys.begin, keys.end));
     length_ = std::max(kSegment, padded(ceil_div(keys.size(), kMostSegments), kChunk));
-    if (!call.has_delta() && call.problem.kv_heads < kManyHeads && !call.problem.row_invariant)
+    if (!call.has_reads() && call.problem.kv_heads < kManyHeads && !call.problem.row_invariant)
       count_ = std::max<Index>(1, ceil_div(keys.size(), length_));
   }
 

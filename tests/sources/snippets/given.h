@@ -253,7 +253,7 @@ extern attn::Tensor<float, 4> out;
 
 namespace recurrences {
 extern attn::Tensor<float, 4> out;
-extern const attn::Tensor<float, 4> q, k, v, feature_gate, grad_out;
+extern const attn::Tensor<float, 4> q, k, v, a, b, feature_gate, grad_out;
 extern const attn::Tensor<float, 3> gate, beta;
 extern const std::vector<attn::Index> lengths;
 }  // namespace recurrences
