@@ -6,6 +6,7 @@
 
 #include "attn/additive_attention.h"
 #include "attn/additive_backward.h"
+#include "attn/causal_conv.h"
 #include "attn/core.h"
 #include "attn/delta_rule.h"
 #include "attn/gated_attention.h"

@@ -18,6 +18,24 @@ Block<T> take_block(ChunkArena<T>& arena, Index rows, Index columns) {
   return {arena.take(rows * columns), columns, rows, columns};
 }
 
+/// Copies rows of `dim` elements to rows `stride` apart, padded with zeros.
+template <class T>
+void copy_rows(const KernelFamily<T>& packing, RowsToRead from, Index count, Index dim, T* to, Index stride) {
+  if (dim == stride) return packing.pack_rows(from, count, dim, to);
+  const Index step = from.stride * size_of_element<T>(from.dtype);
+  for (Index i = 0; i < count; ++i, from.data += step, to += stride) {
+    packing.pack_rows(from, 1, dim, to);
+    std::fill(to + dim, to + stride, T(0));
+  }
+}
+/// Stores rows of `dim` elements.
+template <class T>
+void store_rows(const KernelFamily<T>& packing, const Block<T>& from, Index count, Index dim, RowsToWrite to) {
+  if (dim == from.stride) return packing.unpack_rows(from.data, count, dim, to);
+  const Index step = to.stride * size_of_element<T>(to.dtype);
+  for (Index i = 0; i < count; ++i, to.data += step) packing.unpack_rows(from.row(i), 1, dim, to);
+}
+
 /// Reads and writes the rows of all heads.
 template <class T>
 class ChunkLoader {
@@ -36,24 +54,12 @@ class ChunkLoader {
   }
   Rows<T> copy(const RowsToRead& from, Index count, Index dim, T* packed) const {
     const Index stride = padded(dim, kRowUnit<T>);
-    if (dim == stride) {
-      packing_.pack_rows(from, count, dim, packed);
-      return {packed, stride};
-    }
-    const Index step = from.stride * size_of_element<T>(from.dtype);
-    RowsToRead row = from;
-    for (Index i = 0; i < count; ++i, row.data += step) {
-      packing_.pack_rows(row, 1, dim, packed + i * stride);
-      std::fill(packed + i * stride + dim, packed + (i + 1) * stride, T(0));
-    }
+    copy_rows(packing_, from, count, dim, packed, stride);
     return {packed, stride};
   }
   /// Stores `count` rows of `dim` elements.
   void store(const Block<T>& from, Index count, Index dim, const RowsToWrite& to) const {
-    if (dim == from.stride) return packing_.unpack_rows(from.data, count, dim, to);
-    const Index step = to.stride * size_of_element<T>(to.dtype);
-    RowsToWrite row = to;
-    for (Index i = 0; i < count; ++i, row.data += step) packing_.unpack_rows(from.row(i), 1, dim, row);
+    store_rows(packing_, from, count, dim, to);
   }
   /// Computes to = rowsᵀ, with `width` columns of which the first `count` are needed.
   void transpose(T* to, Index width, Rows<T> rows, Index count, Index dim) const {

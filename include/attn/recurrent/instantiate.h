@@ -1,6 +1,8 @@
-// Lists what recurrences compile once for each scalar type; see attn/instantiate.h.
+// Lists what recurrences compile once for each scalar type; see
+// attn/instantiate.h.
 #pragma once
 
+#include "attn/recurrent/conv_loops.h"
 #include "attn/recurrent/naive_recurrence.h"
 #include "attn/recurrent/recurrence.h"
 
@@ -9,4 +11,7 @@
   ATTN_INSTANTIATE_ONE(, T, recurrence_bytes)          \
   ATTN_INSTANTIATE_ONE(, T, recurrence_backward)       \
   ATTN_INSTANTIATE_ONE(, T, recurrence_backward_bytes) \
-  ATTN_INSTANTIATE_ONE(, T, naive_recurrence)
+  ATTN_INSTANTIATE_ONE(, T, naive_recurrence)          \
+  ATTN_INSTANTIATE_ONE(, T, conv)                      \
+  ATTN_INSTANTIATE_ONE(, T, conv_backward)             \
+  ATTN_INSTANTIATE_ONE(, T, naive_conv)

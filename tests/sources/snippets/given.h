@@ -254,7 +254,10 @@ extern attn::Tensor<float, 4> out;
 namespace recurrences {
 extern attn::Tensor<float, 4> out;
 extern const attn::Tensor<float, 4> q, k, v, a, b, feature_gate, grad_out;
-extern const attn::Tensor<float, 3> gate, beta;
+extern const attn::Tensor<float, 3> gate, beta, inputs;
+extern const attn::Tensor<float, 2> weight;
+extern const attn::Tensor<float, 1> bias;
+extern const attn::Index channels;
 extern const std::vector<attn::Index> lengths;
 }  // namespace recurrences
 
