@@ -240,7 +240,6 @@ class Ring {
     detail::RingGradients<T> arrays;
     detail::RingCall call(comm_, detail::Sharing{.layout = layout_, .by_heads = by_heads}, operation, query, key, value,
                           mods, options, [&](const auto& c, detail::Terms& terms) {
-                            using Terms = detail::Terms;
                             const Shape<4> want{c.own.batch, c.own.heads, c.own.q_len, c.own.v_dim};
                             arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");
                             detail::checked_input<T>(out_held, want, "out");
@@ -251,9 +250,9 @@ class Ring {
                               arrays.grad_lse = detail::checked_lse<T>(grad_out.lse, c.own, "grad_lse");
                               arrays.has_grad_lse = !c.own.sigmoid_bias;
                             }
-                            terms.set(Terms::out_type, static_cast<int>(arrays.out.dtype()));
-                            terms.set(Terms::grad_out_type, static_cast<int>(arrays.grad_out.dtype()));
-                            terms.set(Terms::grad_lse, arrays.has_grad_lse ? 1 : 0);
+                            terms.add_opaque("the scalar type of out", arrays.out.dtype());
+                            terms.add_opaque("the scalar type of grad_out", arrays.grad_out.dtype());
+                            terms.add("the number of lse gradients", arrays.has_grad_lse ? 1 : 0);
                             if (by_heads) check_heads(c, operation, "attention_backward()");
                           });
     auto q = detail::gradient_like<Q>(call.q);

@@ -3,10 +3,11 @@
 
 #include <array>
 #include <bit>
-#include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -38,15 +39,12 @@ namespace attn::detail {
 /// FNV-1a: equal on all ranks, which std::hash need not be.
 class Hash {
  public:
-  void add(std::string_view bytes) {
-    for (const char c : bytes) value_ = (value_ ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  }
   template <class X>
   requires std::is_arithmetic_v<X>
   void add(X x) {
-    char bytes[sizeof(X)];
+    unsigned char bytes[sizeof(X)];
     std::memcpy(bytes, &x, sizeof(x));
-    add(std::string_view(bytes, sizeof(bytes)));
+    for (const unsigned char byte : bytes) value_ = (value_ ^ byte) * 1099511628211u;
   }
   std::int64_t value() const { return static_cast<std::int64_t>(value_); }
 
@@ -54,87 +52,100 @@ class Hash {
   std::uint64_t value_ = 14695981039346656037u;
 };
 
-/// The values that the ranks of a call compare before they exchange any data: named integers, some of them hashes.
-/// Trivially copyable.
-struct Terms {
-  enum Name {
-    operation,
-    layout,
-    root,
-    q_type,
-    k_type,
-    v_type,
-    out_type,
-    grad_out_type,
-    grad_lse,
-    scalar,
-    batch,
-    sequences,
-    query_lens,
-    prompts,
-    heads,
-    kv_heads,
-    q_len,
-    head_dim,
-    v_dim,
-    scale,
-    q_offset,
-    q_offsets,
-    kv_offset,
-    sigmoid_bias,
-    compute,
-    row_invariant,
-    mods,
-    count
-  };
+/// A hash of a text or of a list of integers.
+template <class List>
+std::int64_t hash_of(const List& list) {
+  Hash hash;
+  for (const auto x : list) hash.add(x);
+  return hash.value();
+}
+
+/// The values that the ranks of a call compare before they exchange any data: named integers, some of them hashes. All
+/// calls of an operation add the same terms in the same order, and begin with add_types().
+class Terms {
+ public:
+  /// Adds a number, which messages give; std::nullopt is an option that is not given.
+  void add(const char* name, std::optional<double> x) {
+    add({name, Kind::real}, x ? std::bit_cast<std::int64_t>(*x) : kNone);
+  }
+  template <std::integral N>
+  void add(const char* name, N x) {
+    add({name, Kind::size}, static_cast<std::int64_t>(x));
+  }
+  void add(const char* name, std::optional<Index> x) {
+    add({name, Kind::size}, x ? static_cast<std::int64_t>(*x) : kNone);
+  }
+  /// Adds a hash or a code, which messages do not give.
+  template <class Code>
+  void add_opaque(const char* name, Code x) {
+    add({name, Kind::opaque}, static_cast<std::int64_t>(x));
+  }
+
+  template <class T>
+  void add_types(const char* operation, DType q, DType k, DType v) {
+    add_opaque("the function called", hash_of(std::string_view(operation)));
+    add_opaque("the scalar type of query", q);
+    add_opaque("the scalar type of key", k);
+    add_opaque("the scalar type of value", v);
+    add("the size of the computed scalar type", sizeof(T));
+  }
+  /// Adds the sizes of a rank's part of a call, its options, and the type of its mods, `Mods`.
+  template <class Mods>
+  void add_call(const Problem& p, const Options& options) {
+    add("batch", p.batch);
+    add("the number of heads", p.heads);
+    add("the number of key/value heads", p.kv_heads);
+    add("head_dim", p.head_dim);
+    add("v_dim", p.v_dim);
+    add("scale", std::optional(static_cast<double>(p.scale)));
+    add("q_offset", options.q_offset);
+    add_opaque("the list of q_offsets", hash_of(options.q_offsets.values));
+    add("kv_offset", options.kv_offset);
+    add("the bias of the sigmoid", p.sigmoid_bias);
+    add_opaque("Options::compute", options.compute);
+    add("Options::row_invariant", static_cast<int>(options.row_invariant));
+    add_opaque("the type of the mods", hash_of(std::string_view(typeid(Mods).name())));
+    values.q_rows = p.q_len;
+    values.kv_rows = p.kv_len;
+  }
+
+  /// What ranks exchange. Trivially copyable.
+  struct Values {
+    std::array<std::int64_t, 32> terms{};
+    std::int64_t q_rows = 0, kv_rows = 0;  ///< the rank's own, which may differ between ranks
+    std::int64_t failed = 0;               ///< Failure::code(); unless 0, the terms are meaningless
+  } values;
+
+  /// Refuses the terms of rank `r`, unless they are those of rank 0.
+  void compare(const Values& zero, const Values& other, std::size_t r) const {
+    for (std::size_t i = 0; i < count_; ++i) {
+      const auto& [name, kind] = terms_[i];
+      const std::int64_t a = zero.terms[i], b = other.terms[i];
+      if (a == b) continue;
+      if (kind == Kind::opaque) refuse({"ranks disagree: ", name, " differs between rank 0 and rank ", r});
+      refuse({"ranks disagree: ", name, " is ", text(kind, a), " on rank 0, ", text(kind, b), " on rank ", r});
+    }
+  }
+
+ private:
   enum class Kind { size, real, opaque };
-  struct Description {
-    const char* text;
+  struct Term {
+    const char* name;
     Kind kind;
   };
-  static constexpr std::array<Description, count> kDescriptions{{
-      {"the function called", Kind::opaque},
-      {"the token layout", Kind::opaque},
-      {"the root", Kind::size},
-      {"the scalar type of query", Kind::opaque},
-      {"the scalar type of key", Kind::opaque},
-      {"the scalar type of value", Kind::opaque},
-      {"the scalar type of out", Kind::opaque},
-      {"the scalar type of grad_out", Kind::opaque},
-      {"the number of lse gradients", Kind::size},
-      {"the size of the computed scalar type", Kind::size},
-      {"batch", Kind::size},
-      {"the number of sequences", Kind::size},
-      {"the list of ragged query lengths", Kind::opaque},
-      {"the list of prompt lengths", Kind::opaque},
-      {"the number of heads", Kind::size},
-      {"the number of key/value heads", Kind::size},
-      {"q_len", Kind::size},
-      {"head_dim", Kind::size},
-      {"v_dim", Kind::size},
-      {"scale", Kind::real},
-      {"q_offset", Kind::size},
-      {"the list of q_offsets", Kind::opaque},
-      {"kv_offset", Kind::size},
-      {"the bias of the sigmoid", Kind::real},
-      {"Options::compute", Kind::opaque},
-      {"Options::row_invariant", Kind::size},
-      {"the type of the mods", Kind::opaque},
-  }};
-  /// The value of an option that is not given.
   static constexpr std::int64_t kNone = INT64_MIN;
 
-  std::array<std::int64_t, count> values{};
-  std::int64_t q_rows = 0, kv_rows = 0;  ///< the rank's own, which may differ between ranks
-  std::int64_t failed = 0;               ///< Failure::code(); unless 0, the other terms are meaningless
-
-  template <class X>
-  void set(Name name, X x) {
-    if constexpr (std::is_floating_point_v<X>)
-      values[name] = std::bit_cast<std::int64_t>(static_cast<double>(x));
-    else
-      values[name] = static_cast<std::int64_t>(x);
+  void add(const Term& term, std::int64_t value) {
+    terms_.at(count_) = term;
+    values.terms[count_++] = value;
   }
+  static std::string text(Kind kind, std::int64_t x) {
+    if (x == kNone) return "none";
+    return kind == Kind::real ? joined({std::bit_cast<double>(x)}) : joined({x});
+  }
+
+  std::array<Term, std::tuple_size_v<decltype(Values::terms)>> terms_{};
+  std::size_t count_ = 0;
 };
 
 /// Numbers of tokens on all ranks together.
@@ -194,13 +205,6 @@ inline void end_together(const Communicator& comm, const Failure& failure) {
   if (rank >= 0) fail_together(comm, rank, false, failure);
 }
 
-inline std::string term_text(const Terms& terms, Terms::Name name) {
-  const std::int64_t x = terms.values[name];
-  if (x == Terms::kNone) return "none";
-  if (Terms::kDescriptions[name].kind == Terms::Kind::real) return joined({std::bit_cast<double>(x)});
-  return joined({x});
-}
-
 /// How rows are distributed over ranks.
 struct Sharing {
   mpi::Layout layout;
@@ -222,23 +226,15 @@ inline void check_ring_options(const Options& options, const Sharing& sharing) {
 /// @throws std::invalid_argument, the same on all ranks, if two ranks disagree, if one has refused its arguments, or if
 /// one does not have the rows that the layout gives it.
 inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure, const Sharing& sharing) {
-  own.failed = failure.code();
-  own.set(Terms::layout, static_cast<int>(sharing.layout));
-  own.set(Terms::q_len, sharing.of_queries ? 0 : own.q_rows);
-  const std::vector<Terms> all = comm.all(own);
+  own.add_opaque("the token layout", sharing.layout);
+  own.add("q_len", sharing.of_queries ? 0 : own.values.q_rows);
+  own.values.failed = failure.code();
+  const std::vector<Terms::Values> all = comm.all(own.values);
   for (std::size_t r = 0; r < all.size(); ++r)
     if (all[r].failed != 0) fail_together(comm, static_cast<int>(r), all[r].failed == 1, failure);
   Lengths lengths;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    for (std::size_t i = 0; i < Terms::count; ++i) {
-      const auto name = static_cast<Terms::Name>(i);
-      if (all[r].values[i] == all[0].values[i]) continue;
-      const char* const text = Terms::kDescriptions[i].text;
-      if (Terms::kDescriptions[i].kind == Terms::Kind::opaque)
-        refuse({"ranks disagree: ", text, " differs between rank 0 and rank ", r});
-      refuse({"ranks disagree: ", text, " is ", term_text(all[0], name), " on rank 0, ", term_text(all[r], name),
-              " on rank ", r});
-    }
+    own.compare(all[0], all[r], r);
     lengths.q = static_cast<Index>(all[r].q_rows) + (sharing.of_queries ? lengths.q : 0);
     lengths.kv += static_cast<Index>(all[r].kv_rows);
   }
@@ -253,39 +249,6 @@ inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure
     check("keys", static_cast<Index>(all[r].kv_rows), lengths.kv);
   }
   return lengths;
-}
-
-/// Returns the terms of a call with the given sizes of a rank. `Mods` is the type of its mods.
-template <class Mods>
-Terms terms_of(const char* operation, const Problem& p, const Options& options) {
-  Terms t;
-  const auto hash = [](std::string_view text) {
-    Hash h;
-    h.add(text);
-    return h.value();
-  };
-  t.set(Terms::operation, hash(operation));
-  t.set(Terms::batch, p.batch);
-  t.set(Terms::heads, p.heads);
-  t.set(Terms::kv_heads, p.kv_heads);
-  t.set(Terms::head_dim, p.head_dim);
-  t.set(Terms::v_dim, p.v_dim);
-  t.set(Terms::scale, static_cast<double>(p.scale));
-  t.set(Terms::q_offset, options.q_offset ? static_cast<std::int64_t>(*options.q_offset) : Terms::kNone);
-  t.set(Terms::kv_offset, options.kv_offset ? static_cast<std::int64_t>(*options.kv_offset) : Terms::kNone);
-  Hash offsets;
-  for (const Index offset : options.q_offsets.values) offsets.add(static_cast<std::int64_t>(offset));
-  t.set(Terms::q_offsets, offsets.value());
-  if (p.sigmoid_bias)
-    t.set(Terms::sigmoid_bias, *p.sigmoid_bias);
-  else
-    t.set(Terms::sigmoid_bias, Terms::kNone);
-  t.set(Terms::compute, static_cast<int>(options.compute));
-  t.set(Terms::row_invariant, options.row_invariant ? 1 : 0);
-  t.set(Terms::mods, hash(typeid(Mods).name()));
-  t.q_rows = p.q_len;
-  t.kv_rows = p.kv_len;
-  return t;
 }
 
 }  // namespace attn::detail

@@ -243,18 +243,16 @@ class DecodeCall {
     failure_.guard([&] {
       check(options);
       prompts_ = prompts_of(cache, kept_.size());
-      terms = terms_of<M>("decode of a cache", problem, options);
-      terms.set(Terms::sequences, kept_.size());
-      terms.set(Terms::q_type, static_cast<int>(q_.dtype()));
-      terms.set(Terms::scalar, sizeof(T));
-      if (kept_.size() > 0) terms.set(Terms::k_type, static_cast<int>(kept_.keys(0).dtype()));
-      if (kept_.size() > 0) terms.set(Terms::v_type, static_cast<int>(kept_.values(0).dtype()));
-      Hash lens, prompts;
-      each_sequence([&](Index, Index, const Range& rows) { lens.add(static_cast<std::int64_t>(rows.size())); });
-      for (const Index prompt : prompts_) prompts.add(static_cast<std::int64_t>(prompt));
-      terms.set(Terms::query_lens, lens.value());
-      terms.set(Terms::prompts, prompts.value());
-      terms.kv_rows = 0;  // differs by sequence: see lengths_over_ranks()
+      const bool any = kept_.size() > 0;
+      terms.add_types<T>("decode of a cache", q_.dtype(), any ? kept_.keys(0).dtype() : DType::native,
+                         any ? kept_.values(0).dtype() : DType::native);
+      terms.add_call<M>(problem, options);
+      std::vector<Index> lens;
+      each_sequence([&](Index, Index, const Range& rows) { lens.push_back(rows.size()); });
+      terms.add("the number of sequences", kept_.size());
+      terms.add_opaque("the list of ragged query lengths", hash_of(lens));
+      terms.add_opaque("the list of prompt lengths", hash_of(prompts_));
+      terms.values.kv_rows = 0;  // differs by sequence: see lengths_over_ranks()
     });
     agree(comm_, terms, failure_, Sharing{layout, false});
     const std::vector<Index> lens = lengths_over_ranks();

@@ -247,11 +247,8 @@ class RingCall : public CallInputs<Q, K, V> {
     failure.guard([&] {
       own = make_problem<T>(q, k, v, options);
       check_ring_options(options, sharing);
-      terms = terms_of<M>(operation, own, options);
-      terms.set(Terms::q_type, static_cast<int>(q.dtype()));
-      terms.set(Terms::k_type, static_cast<int>(k.dtype()));
-      terms.set(Terms::v_type, static_cast<int>(v.dtype()));
-      terms.set(Terms::scalar, sizeof(T));
+      terms.add_types<T>(operation, q.dtype(), k.dtype(), v.dtype());
+      terms.add_call<M>(own, options);
       more(*this, terms);
     });
     const Lengths lengths = agree(comm, terms, failure, sharing);

@@ -64,9 +64,7 @@ struct ShapeTerms {
 /// root (-1), all shapes must agree.
 inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, int rank, const Shape<4>& own, int root,
                              bool summed) {
-  Hash hash;
-  hash.add(operation);
-  ShapeTerms terms{hash.value(), rank, root, {}};
+  ShapeTerms terms{hash_of(std::string_view(operation)), rank, root, {}};
   std::copy(own.begin(), own.end(), terms.shape.begin());
   const std::vector<ShapeTerms> all = comm.all(terms);
   for (std::size_t r = 0; r < all.size(); ++r) {
