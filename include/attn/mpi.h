@@ -94,15 +94,10 @@ class Ring {
   template <class Q, class K, class V, class M = Options>
   auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
     const detail::ModsAndOptions with(mods, options);
-    traffic_ = {};
-    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention", query, key, value, with.mods, with.options,
-                          [](const auto&, auto&) {});
-    using T = typename decltype(call)::T;
-    auto result = detail::Answer<Q>::result(call.own);
-    detail::with_result_views<T>(call.own, result, with.options, [&](const detail::ResultViews<T>& to) {
-      detail::ring_forward<decltype(call), T>(call, layout_, to, with.options, traffic_);
-    });
-    return result;
+    return forward(false, query, key, value, with.mods, with.options,
+                   [&]<class Call, class T>(Call& call, const detail::ResultViews<T>& to) {
+                     detail::ring_forward<Call, T>(call, layout_, to, with.options, traffic_);
+                   });
   }
 
   /// Computes attention_backward() of the whole sequence. This rank passes its rows of grad_out (or {grad_out,
@@ -141,16 +136,10 @@ class Ring {
   auto attention_by_heads(const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
     const detail::ModsAndOptions with(mods, options);
-    traffic_ = {};
-    detail::RingCall call(comm_, detail::Sharing{.layout = layout_, .by_heads = true}, "attention_by_heads", query, key,
-                          value, with.mods, with.options,
-                          [](const auto& c, auto&) { check_heads(c, "attention_by_heads", "attention()"); });
-    using T = typename decltype(call)::T;
-    auto result = detail::Answer<Q>::result(call.own);
-    detail::with_result_views<T>(call.own, result, with.options, [&](const detail::ResultViews<T>& to) {
-      detail::attention_by_heads<decltype(call), T>(call, layout_, to, with.options, traffic_);
-    });
-    return result;
+    return forward(true, query, key, value, with.mods, with.options,
+                   [&]<class Call, class T>(Call& call, const detail::ResultViews<T>& to) {
+                     detail::attention_by_heads<Call, T>(call, layout_, to, with.options, traffic_);
+                   });
   }
 
   /// Computes attention_backward() of the whole sequence by heads. Arguments and gradients are those of
@@ -228,6 +217,21 @@ class Ring {
   template <class View>
   using scalar_of = typename std::remove_cvref_t<View>::Scalar;
 
+  /// Runs a forward call: checks its arguments and allocates the result, which run(call, its views) fills in.
+  template <class Q, class K, class V, class M, class Run>
+  auto forward(bool by_heads, const Q& query, const K& key, const V& value, const M& mods, const Options& options,
+               const Run& run) {
+    traffic_ = {};
+    const char* const operation = by_heads ? "attention_by_heads" : "attention";
+    detail::RingCall call(comm_, detail::Sharing{.layout = layout_, .by_heads = by_heads}, operation, query, key, value,
+                          mods, options, [&](const auto& c, auto&) {
+                            if (by_heads) check_heads(c, operation, "attention()");
+                          });
+    auto result = detail::Answer<Q>::result(call.own);
+    detail::with_result_views<typename decltype(call)::T>(call.own, result, options,
+                                                          [&](const auto& to) { run(call, to); });
+    return result;
+  }
   /// Runs a backward call: checks its arguments and allocates the gradients, which run(call, arrays) fills in.
   template <class G, class Q, class K, class V, class R, class M, class Run>
   auto backward(bool by_heads, const G& grad_out, const Q& query, const K& key, const V& value, const R& result,

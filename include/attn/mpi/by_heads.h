@@ -28,23 +28,6 @@ DTypeView<T> heads_of_tensor(const DTypeView<T>& t, const Range& heads) {
   return t.part(heads.empty() || t.data() == nullptr ? 0 : heads.begin * t.stride(1), shape, t.strides());
 }
 
-/// An owning tensor for whole sequences of some heads, of any dtype that is computed in T.
-template <class T>
-class HeadsBuffer {
- public:
-  HeadsBuffer(DType dtype, Index batch, Index heads, Index len, Index dim)
-      : dtype_(dtype), shape_{batch, heads, len, dim} {
-    memory_ = Tensor<std::byte, 1>::uninitialized({batch * heads * len * dim * size_of_element<T>(dtype)});
-  }
-  DTypeView<T> view() { return {memory_.data(), dtype_, shape_, row_major_strides<4>(shape_)}; }
-  Index bytes() const { return memory_.size(); }
-
- private:
-  DType dtype_;
-  Shape<4> shape_;
-  Tensor<std::byte, 1> memory_;
-};
-
 /// One rank's part of an exchange: sends rows of heads to the ranks that process them, and back.
 template <class Call, class T>
 class HeadExchange {
@@ -54,9 +37,16 @@ class HeadExchange {
 
   const RankHeads heads;  ///< of this rank
 
-  /// Allocates whole sequences of some heads, in the dtype of `like`, or in the computed type if `is_computed`.
-  static HeadsBuffer<T> room(const DTypeView<const T>& like, const Range& heads, Index len, bool is_computed = false) {
-    return {is_computed ? DType::native : like.dtype(), like.dim(0), heads.size(), len, like.dim(3)};
+  /// Allocates whole sequences of this rank's query heads or key heads.
+  RowsBuffer<T> of_queries(const DTypeView<const T>& like, bool is_computed = false) const {
+    return rows_like(like, heads.q.size(), call_.whole.q_len, is_computed);
+  }
+  RowsBuffer<T> of_keys(const DTypeView<const T>& like, bool is_computed = false) const {
+    return rows_like(like, heads.kv.size(), call_.whole.kv_len, is_computed);
+  }
+  /// Allocates rows of `dim` computed elements for this rank's query heads.
+  RowsBuffer<T> numbers(Index dim) const {
+    return {DType::native, {call_.own.batch, heads.q.size(), call_.whole.q_len, dim}};
   }
 
   /// Calls visit(rank, its heads), for this rank first and then for those after it.
@@ -154,7 +144,7 @@ void each_lse(const TensorView<T, 3>& lse, const Visit& visit) {
 }
 /// Returns storage in `rests` for the parts of the log-sum-exps `lse` lost to rounding.
 template <class T>
-KeptLseRests<T> rests_of_rows(HeadsBuffer<T>& lse, HeadsBuffer<T>& rests) {
+KeptLseRests<T> rests_of_rows(RowsBuffer<T>& lse, RowsBuffer<T>& rests) {
   return {reinterpret_cast<const T*>(lse.view().data()), reinterpret_cast<T*>(rests.view().data())};
 }
 
@@ -177,12 +167,12 @@ class ByHeads {
       : call_(call),
         options_(options),
         exchange_(call, layout),
-        q_(Exchange::room(call.q, exchange_.heads.q, call.whole.q_len)),
-        k_(Exchange::room(call.k, exchange_.heads.kv, call.whole.kv_len)),
-        v_(Exchange::room(call.v, exchange_.heads.kv, call.whole.kv_len)),
-        out_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, call.own.v_dim),
-        lse_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, 1),
-        lse_rests_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, 1),
+        q_(exchange_.of_queries(call.q)),
+        k_(exchange_.of_keys(call.k)),
+        v_(exchange_.of_keys(call.v)),
+        out_(exchange_.numbers(call.own.v_dim)),
+        lse_(exchange_.numbers(1)),
+        lse_rests_(exchange_.numbers(1)),
         own_rests_(Tensor<T, 3>::uninitialized({call.own.batch, call.own.heads, call.own.q_len})) {}
 
   void run(const OutputSums<T>& sums, mpi::Traffic& traffic) {
@@ -221,7 +211,7 @@ class ByHeads {
   Call& call_;
   const Options& options_;
   Exchange exchange_;
-  HeadsBuffer<T> q_, k_, v_, out_, lse_, lse_rests_;
+  RowsBuffer<T> q_, k_, v_, out_, lse_, lse_rests_;
   Tensor<T, 3> own_rests_;  ///< of this rank's rows
 };
 
@@ -250,17 +240,18 @@ class ByHeadsBackward {
         arrays_(arrays),
         options_(options),
         exchange_(call, layout),
-        q_(of_queries(call.q)),
-        out_(of_queries(arrays.out)),
-        grad_out_(of_queries(arrays.grad_out)),
-        grad_q_(of_queries(call.q, true)),
-        k_(of_keys(call.k)),
-        v_(of_keys(call.v)),
-        grad_k_(of_keys(call.k, true)),
-        grad_v_(of_keys(call.v, true)),
-        lse_(of_lse(!call.own.sigmoid_bias)),
-        lse_rests_(of_lse(!call.own.sigmoid_bias)),
-        grad_lse_(of_lse(arrays.has_grad_lse)),
+        q_(exchange_.of_queries(call.q)),
+        out_(exchange_.of_queries(arrays.out)),
+        grad_out_(exchange_.of_queries(arrays.grad_out)),
+        grad_q_(exchange_.of_queries(call.q, true)),
+        k_(exchange_.of_keys(call.k)),
+        v_(exchange_.of_keys(call.v)),
+        grad_k_(exchange_.of_keys(call.k, true)),
+        grad_v_(exchange_.of_keys(call.v, true)),
+        // A rank cannot tell from its own rows whether log-sum-exps exist, because it may have no rows.
+        lse_(exchange_.numbers(call.own.sigmoid_bias ? 0 : 1)),
+        lse_rests_(exchange_.numbers(call.own.sigmoid_bias ? 0 : 1)),
+        grad_lse_(exchange_.numbers(arrays.has_grad_lse ? 1 : 0)),
         own_rests_(Tensor<T, 3>::uninitialized(arrays.lse.shape())),
         sum_q_(arrays.grad_q),
         sum_k_(arrays.grad_k),
@@ -268,7 +259,7 @@ class ByHeadsBackward {
     for (const auto* gradient : {&sum_q_, &sum_k_, &sum_v_}) set_zero(gradient->sum);
     for (int r = 0; r < call.comm.ranks(); ++r) {
       const auto room = [&](const DTypeView<const T>& like) {
-        return HeadsBuffer<T>(DType::native, call.own.batch, shared_head(r).size(), like.dim(2), like.dim(3));
+        return rows_like(like, shared_head(r).size(), like.dim(2), true);
       };
       more_k_.push_back(room(call.k));
       more_v_.push_back(room(call.v));
@@ -297,21 +288,10 @@ class ByHeadsBackward {
     call_.failure.guard([&] { end(); });
     traffic.bytes_held = bytes_of(q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_);
     for (const auto* more : {&more_k_, &more_v_})
-      for (const HeadsBuffer<T>& room : *more) traffic.bytes_held += room.bytes();
+      for (const RowsBuffer<T>& room : *more) traffic.bytes_held += room.bytes();
   }
 
  private:
-  HeadsBuffer<T> of_queries(const DTypeView<const T>& like, bool is_computed = false) const {
-    return Exchange::room(like, exchange_.heads.q, call_.whole.q_len, is_computed);
-  }
-  HeadsBuffer<T> of_keys(const DTypeView<const T>& like, bool is_computed = false) const {
-    return Exchange::room(like, exchange_.heads.kv, call_.whole.kv_len, is_computed);
-  }
-  /// Allocates log-sum-exps of the heads, if they exist: a rank cannot tell from its own rows, because it may have
-  /// none.
-  HeadsBuffer<T> of_lse(bool exists) const {
-    return {DType::native, call_.own.batch, exchange_.heads.q.size(), call_.whole.q_len, exists ? 1 : 0};
-  }
   template <class... Rooms>
   static Index bytes_of(const Rooms&... rooms) {
     return (rooms.bytes() + ...);
@@ -327,8 +307,8 @@ class ByHeadsBackward {
   }
 
   void differentiate(const HeadRun& heads) {
-    const auto in_q = [&](HeadsBuffer<T>& room) { return as_const(heads_of_tensor(room.view(), heads.q)); };
-    const auto in_kv = [&](HeadsBuffer<T>& room) { return as_const(heads_of_tensor(room.view(), heads.kv)); };
+    const auto in_q = [&](RowsBuffer<T>& room) { return as_const(heads_of_tensor(room.view(), heads.q)); };
+    const auto in_kv = [&](RowsBuffer<T>& room) { return as_const(heads_of_tensor(room.view(), heads.kv)); };
     const BackwardMods<T, typename HeadRun::Mods> mods(heads.mods, heads.problem);
     const CallTensors<T> tensors{{}, {}, in_q(q_), in_kv(k_), in_kv(v_), heads.problem, kKernelChoice<T>};
     backward<T>({tensors,
@@ -358,8 +338,7 @@ class ByHeadsBackward {
       exchange_.from_heads(r, sum_q_.sum, theirs.q, grad_q_.view(), {0, own.q.size()}, MessageKind::rows);
       const auto i = static_cast<std::size_t>(r);
       const Index shared = shared_head(r).size();
-      const auto keys = [&](HeadsBuffer<T>& gradients, const DTypeView<T>& sum, HeadsBuffer<T>& more,
-                            MessageKind kind) {
+      const auto keys = [&](RowsBuffer<T>& gradients, const DTypeView<T>& sum, RowsBuffer<T>& more, MessageKind kind) {
         exchange_.from_heads(r, more.view(), {0, shared}, gradients.view(), {0, own_shared}, kind);
         exchange_.from_heads(r, sum, {theirs.kv.begin + shared, theirs.kv.end}, gradients.view(),
                              {own_shared, own.kv.size()}, kind);
@@ -384,10 +363,10 @@ class ByHeadsBackward {
   const RingGradients<T>& arrays_;
   const Options& options_;
   Exchange exchange_;
-  HeadsBuffer<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_;
+  RowsBuffer<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_;
   Tensor<T, 3> own_rests_;  ///< of this rank's rows
   AccumulatedTensor<T> sum_q_, sum_k_, sum_v_;
-  std::vector<HeadsBuffer<T>> more_k_, more_v_;  ///< [r]: gradients of a key head that rank r - 1 has too
+  std::vector<RowsBuffer<T>> more_k_, more_v_;  ///< [r]: gradients of a key head that rank r - 1 has too
 };
 
 template <class Call, class T>

@@ -114,14 +114,8 @@ class Communicator {
   /// Returns the value `own` of each rank, in the order of ranks.
   template <class X>
   std::vector<X> all(const X& own) const {
-    static_assert(std::is_trivially_copyable_v<X>);
-    std::vector<X> each(static_cast<std::size_t>(ranks_));
-    run_together("MPI_Iallgather", [&](MPI_Request* r) {
-      return MPI_Iallgather(&own, sizeof(X), MPI_BYTE, each.data(), sizeof(X), MPI_BYTE, comm_, r);
-    });
-    return each;
+    return all_of(std::vector<X>{own});
   }
-
   /// Like all(), for lists of the same length on all ranks: returns the elements of rank 0, then those of rank 1, …
   template <class X>
   std::vector<X> all_of(const std::vector<X>& own) const {

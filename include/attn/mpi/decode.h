@@ -53,54 +53,25 @@ class PartialResults {
  public:
   PartialResults(Index rows, Index v_dim) : numbers_(Tensor<T, 2>::uninitialized({rows, v_dim + 2})) {}
 
-  T* data() { return numbers_.data(); }
-  /// The results of all queries of a call with these sizes.
-  TensorView<T, 4> out(const Problem& p) {
-    const Index row = p.v_dim + 2;
-    return {data(), {p.batch, p.heads, p.q_len, p.v_dim}, {p.heads * p.q_len * row, p.q_len * row, row, 1}};
-  }
-  TensorView<T, 3> lse(const Problem& p) {
-    const Index row = p.v_dim + 2;
-    return {numbers_.size() == 0 ? nullptr : data() + p.v_dim,
-            {p.batch, p.heads, p.q_len},
-            {p.heads * p.q_len * row, p.q_len * row, row}};
-  }
   /// `count` rows from `first` on.
-  TensorView<T, 2> out(Index first, Index count) {
-    const Index row = numbers_.dim(1);
-    return {data() + first * row, {count, row - 2}, {row, 1}};
-  }
-  TensorView<T, 1> lse(Index first, Index count) {
-    const Index row = numbers_.dim(1);
-    return {data() + first * row + row - 2, {count}, {row}};
-  }
+  TensorView<T, 2> rows(Index first, Index count) { return numbers_.view().slice(0, first, first + count); }
+  TensorView<T, 2> out(Index first, Index count) { return rows(first, count).slice(1, 0, lse_column()); }
+  TensorView<T, 1> lse(Index first, Index count) { return rows(first, count).select(1, lse_column()); }
   /// Storage for the parts of log-sum-exps lost to rounding, each next to its log-sum-exp.
-  KeptLseRests<T> lse_rests() { return {data(), data() + 1}; }
+  KeptLseRests<T> lse_rests() { return {numbers_.data(), numbers_.data() + 1}; }
+  T* data() { return numbers_.data(); }
 
  private:
+  Index lse_column() const { return numbers_.dim(1) - 2; }
+
   Tensor<T, 2> numbers_;
-};
-
-/// The MPI datatype of a row of partial results.
-class RowType {
- public:
-  explicit RowType(Index bytes) {
-    check_mpi(MPI_Type_contiguous(mpi_count(bytes, "bytes in a row"), MPI_BYTE, &type_), "MPI_Type_contiguous");
-    check_mpi(MPI_Type_commit(&type_), "MPI_Type_commit");
-  }
-  RowType(const RowType&) = delete;
-  ~RowType() { MPI_Type_free(&type_); }
-  MPI_Datatype get() const { return type_; }
-
- private:
-  MPI_Datatype type_ = MPI_DATATYPE_NULL;
 };
 
 /// Merges the results that all ranks have for the same rows. Each rank merges some rows of all ranks, pairwise in the
 /// order of ranks, and sends the result to the others: a rank sends twice the size of the result, regardless of the
 /// number of ranks.
 template <class T>
-void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResults<T>& of_ranks, Index rows, Index v_dim,
+void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResults<T>& of_ranks, Index rows,
                  bool adds_up) {
   const Index ranks = comm.ranks();
   std::vector<int> counts(static_cast<std::size_t>(ranks)), firsts(counts.size());
@@ -117,7 +88,7 @@ void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResult
     own_counts[r] = counts[mine];
     own_firsts[r] = static_cast<int>(static_cast<Index>(r) * share);
   }
-  const RowType row((v_dim + 2) * static_cast<Index>(sizeof(T)));
+  const RowsType row(DTypeView<T>(as_rank4(own.rows(0, 1))));
   run_together("MPI_Ialltoallv", [&](MPI_Request* r) {
     return MPI_Ialltoallv(own.data(), counts.data(), firsts.data(), row.get(), of_ranks.data(), own_counts.data(),
                           own_firsts.data(), row.get(), comm.get(), r);
@@ -148,17 +119,20 @@ class SharedResults {
         of_ranks_((rows_ / ranks + 1) * ranks, p.v_dim) {}
 
   /// Where this rank stores its part.
-  DTypeView<T> out() { return own_.out(p_); }
-  TensorView<T, 3> lse() { return own_.lse(p_); }
+  TensorView<T, 4> out() { return all().slice(3, 0, p_.v_dim); }
+  TensorView<T, 3> lse() {
+    if (rows_ == 0) return {nullptr, {p_.batch, p_.heads, p_.q_len}};
+    return all().select(3, p_.v_dim);
+  }
   KeptLseRests<T> lse_rests() { return own_.lse_rests(); }
 
   /// Merges the parts of all ranks, and stores the results, rounded to the caller's types.
   void merge(const Communicator& comm, const ResultViews<T>& result, mpi::Traffic& traffic) {
     if (rows_ == 0) return;
-    merge_ranks(comm, own_, of_ranks_, rows_, p_.v_dim, p_.sigmoid_bias.has_value());
+    merge_ranks(comm, own_, of_ranks_, rows_, p_.sigmoid_bias.has_value());
     traffic.bytes_sent = 2 * rows_ * (p_.v_dim + 2) * static_cast<Index>(sizeof(T));
-    const auto out = own_.out(p_);
-    const auto lse = own_.lse(p_);
+    const auto out = this->out();
+    const auto lse = this->lse();
     for (Index b = 0; b < p_.batch; ++b)
       for (Index h = 0; h < p_.heads; ++h)
         for (Index i = 0; i < p_.q_len; ++i) {
@@ -170,6 +144,8 @@ class SharedResults {
   }
 
  private:
+  TensorView<T, 4> all() { return own_.rows(0, rows_).reshape(p_.batch, p_.heads, p_.q_len, p_.v_dim + 2); }
+
   const Problem& p_;
   Index rows_;
   PartialResults<T> own_, of_ranks_;
@@ -188,8 +164,8 @@ void decode_over_ranks(Call& call, mpi::Layout layout, const ResultViews<T>& res
     for (int part = 0; part < 2; ++part) {
       const Progression& tokens = keys.part(part);
       if (part > 0 && tokens.count == 0) continue;
-      attend(call, queries, tokens, rows_of_part(call.k, keys, part), rows_of_part(call.v, keys, part), shared->out(),
-             shared->lse(), shared->lse_rests(), begun, comm.rank() == 0, options, [] {});
+      attend(call, queries, tokens, rows_of_part(call.k, keys, part), rows_of_part(call.v, keys, part),
+             DTypeView<T>(shared->out()), shared->lse(), shared->lse_rests(), begun, comm.rank() == 0, options, [] {});
     }
   });
   compare_mods(comm, call.failure, [&](Need& own) { sample_mods(*call.mods, call.whole, own); });

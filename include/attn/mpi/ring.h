@@ -142,19 +142,15 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
   end_together(comm, call.failure);
 }
 
-/// Calls visit(matrix of `to`, matrix of `from`) for each head of two tensors of the same shape.
-template <class T, class U, class Visit>
-void for_each_head(const DTypeView<T>& to, const DTypeView<U>& from, const Visit& visit) {
-  for (Index b = 0; b < to.dim(0); ++b)
-    for (Index h = 0; h < to.dim(1); ++h) visit(to.matrix(b, h), from.matrix(b, h));
-}
 template <class T>
 void add_rows(const DTypeView<T>& to, const DTypeView<T>& from) {
-  for_each_head(to, from, [](auto&& sum, const auto& part) { sum += part; });
+  for (Index b = 0; b < to.dim(0); ++b)
+    for (Index h = 0; h < to.dim(1); ++h) to.matrix(b, h) += from.matrix(b, h);
 }
 template <class T>
 void set_zero(const DTypeView<T>& t) {
-  for_each_head(t, t, [](auto&& rows, const auto&) { rows.setZero(); });
+  for (Index b = 0; b < t.dim(0); ++b)
+    for (Index h = 0; h < t.dim(1); ++h) t.matrix(b, h).setZero();
 }
 
 /// The arguments and results of a backward call on one rank.
@@ -190,7 +186,7 @@ class RingBackward {
         grad_k_(arrays.grad_k),
         grad_v_(arrays.grad_v),
         buffers_{room(most_keys()), room(most_keys())},
-        arriving_(room(most_outgoing())) {
+        arriving_(room(most_rows(plan.outgoing))) {
     for (const auto* gradient : {&grad_q_, &grad_k_, &grad_v_}) set_zero(gradient->sum);
     traffic_.bytes_held = keys_.bytes() + buffers_[0].bytes() + buffers_[1].bytes() + arriving_.bytes();
   }
@@ -222,21 +218,11 @@ class RingBackward {
   /// This rank's keys are split into parcels too, so that their gradients fit into the same memory.
   std::vector<Parcel> own_parcels() const {
     std::vector<Parcel> own;
-    Need all;
-    for (int part = 0; part < 2; ++part) all.set(part, {0, kv_tokens_.part(part).count});
-    add_parcels(own, call_.comm.rank(), all, kv_tokens_.rows());
+    add_parcels(own, call_.comm.rank(), {{Range{0, kv_tokens_.part(0).count}, {0, kv_tokens_.part(1).count}}},
+                kv_tokens_.rows());
     return own;
   }
-  Index most_keys() const {
-    Index most = plan_.most_rows;
-    for (const Parcel& parcel : own_) most = std::max(most, parcel.rows.size());
-    return most;
-  }
-  Index most_outgoing() const {
-    Index most = 0;
-    for (const Parcel& parcel : plan_.outgoing) most = std::max(most, parcel.rows.size());
-    return most;
-  }
+  Index most_keys() const { return std::max(most_rows(plan_.incoming), most_rows(own_)); }
   KvBuffer<T> room(Index rows) const { return KvBuffer<T>(call_.k, call_.v, rows, true); }
 
   void poll() {
@@ -258,8 +244,8 @@ class RingBackward {
     const Index rows = parcel.rows.size();
     if (!receives_) {
       receives_ = true;
-      messages_.receive(arriving_.keys(rows), parcel.rank, MessageKind::key_gradients, arriving_.pending);
-      messages_.receive(arriving_.values(rows), parcel.rank, MessageKind::value_gradients, arriving_.pending);
+      messages_.receive(arriving_.keys.view(rows), parcel.rank, MessageKind::key_gradients, arriving_.pending);
+      messages_.receive(arriving_.values.view(rows), parcel.rank, MessageKind::value_gradients, arriving_.pending);
     } else {
       add_to_own(parcel, arriving_);
       receives_ = false;
@@ -268,8 +254,8 @@ class RingBackward {
   }
   void add_to_own(const Parcel& parcel, KvBuffer<T>& gradients) {
     const Index first = kv_tokens_.first_row(parcel.part) + parcel.rows.begin, rows = parcel.rows.size();
-    add_rows(rows_of_tensor(grad_k_.sum, first, rows), gradients.keys(rows));
-    add_rows(rows_of_tensor(grad_v_.sum, first, rows), gradients.values(rows));
+    add_rows(rows_of_tensor(grad_k_.sum, first, rows), gradients.keys.view(rows));
+    add_rows(rows_of_tensor(grad_v_.sum, first, rows), gradients.values.view(rows));
   }
 
   /// Computes the gradients that result from this rank's queries and some keys, and sends the gradients of the keys to
@@ -280,8 +266,8 @@ class RingBackward {
     wait([&] { return room.pending == 0; });
     call_.failure.guard([&] {
       const Progression tokens = tokens_of(parcel, layout_, call_.whole.kv_len, call_.comm.ranks());
-      set_zero(room.keys(rows));
-      set_zero(room.values(rows));
+      set_zero(room.keys.view(rows));
+      set_zero(room.values.view(rows));
       for (int part = 0; part < 2; ++part) {
         const Place place{q_tokens_.part(part), tokens, {}, false};
         if (!needed_rows(*call_.mods, call_.whole, place).empty()) differentiate(place, part, k, v, room, true);
@@ -289,8 +275,8 @@ class RingBackward {
       if (parcel.rank == call_.comm.rank()) add_to_own(parcel, room);
     });
     if (parcel.rank == call_.comm.rank()) return;
-    messages_.send(as_const(room.keys(rows)), parcel.rank, MessageKind::key_gradients, room.pending);
-    messages_.send(as_const(room.values(rows)), parcel.rank, MessageKind::value_gradients, room.pending);
+    messages_.send(as_const(room.keys.view(rows)), parcel.rank, MessageKind::key_gradients, room.pending);
+    messages_.send(as_const(room.values.view(rows)), parcel.rank, MessageKind::value_gradients, room.pending);
   }
 
   /// Adds the gradients of sinks: calls backward() without keys for each part of the queries, before any keys are
@@ -319,8 +305,8 @@ class RingBackward {
                  of_lse(arrays_.grad_lse),
                  arrays_.lse_rests,
                  of_queries(grad_q_.sum),
-                 to.keys(keys),
-                 to.values(keys),
+                 to.keys.view(keys),
+                 to.values.view(keys),
                  seen.tile(),
                  seen.slopes(),
                  seen.learned(),

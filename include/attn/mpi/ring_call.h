@@ -41,19 +41,10 @@ struct Parcel {
 /// A request that each rank sends to every other rank before any keys are sent: the rows that the sender needs of each
 /// part of the receiver's tokens, and samples of the sender's mods.
 struct Need {
-  std::array<std::int64_t, 4> bounds{};  ///< of two ranges
-  std::int64_t masks = 0;                ///< a hash
+  std::array<Range, 2> rows{};
+  std::int64_t masks = 0;  ///< a hash
   std::array<double, 4> scores{};
   std::int64_t failed = 0;  ///< Failure::code()
-
-  void set(int part, const Range& rows) {
-    bounds[static_cast<std::size_t>(2 * part)] = rows.empty() ? 0 : rows.begin;
-    bounds[static_cast<std::size_t>(2 * part + 1)] = rows.empty() ? 0 : rows.end;
-  }
-  Range rows(int part) const {
-    return {static_cast<Index>(bounds[static_cast<std::size_t>(2 * part)]),
-            static_cast<Index>(bounds[static_cast<std::size_t>(2 * part + 1)])};
-  }
 };
 
 /// Returns the number of parcels in which a rank's rows of one part are sent. A parcel has at most half of the rank's
@@ -68,12 +59,18 @@ inline Index parcels_of(Index rows, Index rows_of_rank) {
 /// Adds the parcels of a rank's keys that `need` requests.
 inline void add_parcels(std::vector<Parcel>& parcels, int rank, const Need& need, Index rows_of_rank) {
   for (int part = 0; part < 2; ++part) {
-    const Range rows = need.rows(part);
+    const Range rows = need.rows[static_cast<std::size_t>(part)];
     const Index count = parcels_of(rows.size(), rows_of_rank);
     for (Index i = 0; i < count; ++i)
       parcels.push_back(
           {rank, part, {rows.begin + rows.size() * i / count, rows.begin + rows.size() * (i + 1) / count}});
   }
+}
+
+inline Index most_rows(const std::vector<Parcel>& parcels) {
+  Index most = 0;
+  for (const Parcel& parcel : parcels) most = std::max(most, parcel.rows.size());
+  return most;
 }
 
 /// Returns the rows of some keys that some queries may need, according to the hints of the mods: a hull over all heads.
@@ -167,7 +164,6 @@ void compare_mods(const Communicator& comm, Failure& failure, const Sample& samp
 /// that. So masks that differ in spite of all checks would give wrong results, but no rank would wait forever.
 struct RingPlan {
   std::vector<Parcel> incoming, outgoing;
-  Index most_rows = 0;  ///< of an incoming parcel
 
   /// `needs`: what this rank needs from each rank. @throws std::invalid_argument as compare_needs() does.
   RingPlan(const Communicator& comm, const std::vector<Need>& needs, const Failure& failure, mpi::Layout layout,
@@ -180,42 +176,50 @@ struct RingPlan {
       add_parcels(incoming, from, needs[static_cast<std::size_t>(from)], rows_of(from));
       add_parcels(outgoing, to, others[static_cast<std::size_t>(to)], rows_of(comm.rank()));
     }
-    for (const Parcel& parcel : incoming) most_rows = std::max(most_rows, parcel.rows.size());
   }
 };
 
-/// Memory for keys, or their gradients, followed by values. Both are row-major without gaps.
+/// A tensor (batch, heads, rows, dim) without gaps, of any dtype that is computed in T.
 template <class T>
-class KvBuffer {
+class RowsBuffer {
  public:
-  /// Allocates `rows` rows in the dtypes of `k` and `v`, or in the computed type if `is_computed`.
-  KvBuffer(const DTypeView<const T>& k, const DTypeView<const T>& v, Index rows, bool is_computed)
-      : k_dtype_(is_computed ? DType::native : k.dtype()),
-        v_dtype_(is_computed ? DType::native : v.dtype()),
-        k_shape_(k.shape()),
-        v_shape_(v.shape()),
-        k_bytes_(padded(bytes_of(k_dtype_, k_shape_, rows), kAlignment)),
-        memory_(Tensor<std::byte, 1>::uninitialized({k_bytes_ + bytes_of(v_dtype_, v_shape_, rows)})) {}
+  RowsBuffer(DType dtype, const Shape<4>& shape)
+      : dtype_(dtype),
+        shape_(shape),
+        memory_(Tensor<std::byte, 1>::uninitialized(
+            {shape[0] * shape[1] * shape[2] * shape[3] * size_of_element<T>(dtype)})) {}
 
-  DTypeView<T> keys(Index rows) { return view(0, k_dtype_, k_shape_, rows); }
-  DTypeView<T> values(Index rows) { return view(k_bytes_, v_dtype_, v_shape_, rows); }
+  DTypeView<T> view() { return view(shape_[2]); }
+  /// A tensor of fewer rows, in the same memory.
+  DTypeView<T> view(Index rows) {
+    Shape<4> shape = shape_;
+    shape[2] = rows;
+    return {memory_.data(), dtype_, shape, row_major_strides<4>(shape)};
+  }
   Index bytes() const { return memory_.size(); }
 
+ private:
+  DType dtype_;
+  Shape<4> shape_;
+  Tensor<std::byte, 1> memory_;
+};
+
+/// Allocates `rows` rows of the heads of `like`, in its dtype, or in the computed type if `is_computed`.
+template <class T>
+RowsBuffer<T> rows_like(const DTypeView<const T>& like, Index heads, Index rows, bool is_computed) {
+  return {is_computed ? DType::native : like.dtype(), {like.dim(0), heads, rows, like.dim(3)}};
+}
+
+/// Memory for rows of keys and values, or for their gradients.
+template <class T>
+struct KvBuffer {
+  KvBuffer(const DTypeView<const T>& k, const DTypeView<const T>& v, Index rows, bool is_computed)
+      : keys(rows_like(k, k.dim(1), rows, is_computed)), values(rows_like(v, v.dim(1), rows, is_computed)) {}
+
+  RowsBuffer<T> keys, values;
   int pending = 0;  ///< messages that read or write this memory
 
- private:
-  static Index bytes_of(DType dtype, const Shape<4>& s, Index rows) {
-    return s[0] * s[1] * rows * s[3] * size_of_element<T>(dtype);
-  }
-  DTypeView<T> view(Index offset, DType dtype, Shape<4> shape, Index rows) {
-    shape[2] = rows;
-    return {memory_.data() + offset, dtype, shape, row_major_strides<4>(shape)};
-  }
-
-  DType k_dtype_, v_dtype_;
-  Shape<4> k_shape_, v_shape_;
-  Index k_bytes_;
-  Tensor<std::byte, 1> memory_;
+  Index bytes() const { return keys.bytes() + values.bytes(); }
 };
 
 /// Returns a read-only view of the same elements.
@@ -278,12 +282,11 @@ RingPlan plan_of(Call& call, mpi::Layout layout) {
   call.failure.guard([&] {
     for (int r = 0; r < comm.ranks(); ++r) {
       const RankTokens keys(layout, call.whole.kv_len, r, comm.ranks());
-      for (int part = 0; r != comm.rank() && part < 2; ++part) {
-        Range needed{};
-        for (const Progression& q : queries.parts)
-          needed = hull(needed, needed_rows(*call.mods, call.whole, {q, keys.part(part)}));
-        needs[static_cast<std::size_t>(r)].set(part, needed);
-      }
+      for (std::size_t part = 0; r != comm.rank() && part < 2; ++part)
+        for (const Progression& q : queries.parts) {
+          Range& needed = needs[static_cast<std::size_t>(r)].rows[part];
+          needed = hull(needed, needed_rows(*call.mods, call.whole, {q, keys.parts[part]}));
+        }
     }
   });
   for (Need& need : needs) need.failed = call.failure.code();
@@ -301,8 +304,8 @@ class PassingKeys {
         v_(v),
         tokens_(tokens),
         plan_(plan),
-        buffers_{KvBuffer<T>(k, v, plan.most_rows, false),
-                 KvBuffer<T>(k, v, plan.incoming.size() > 1 ? plan.most_rows : 0, false)} {}
+        buffers_{KvBuffer<T>(k, v, most_rows(plan.incoming), false),
+                 KvBuffer<T>(k, v, plan.incoming.size() > 1 ? most_rows(plan.incoming) : 0, false)} {}
 
   /// Returns this rank's own rows of a parcel.
   DTypeView<const T> own_keys(const Parcel& parcel) const { return own(k_, parcel); }
@@ -327,14 +330,14 @@ class PassingKeys {
     if (next_received_ == plan_.incoming.size()) return;
     KvBuffer<T>& room = buffers_[next_received_ % 2];
     const Parcel& parcel = plan_.incoming[next_received_++];
-    messages_.receive(room.keys(parcel.rows.size()), parcel.rank, MessageKind::keys, room.pending);
-    messages_.receive(room.values(parcel.rows.size()), parcel.rank, MessageKind::values, room.pending);
+    messages_.receive(room.keys.view(parcel.rows.size()), parcel.rank, MessageKind::keys, room.pending);
+    messages_.receive(room.values.view(parcel.rows.size()), parcel.rank, MessageKind::values, room.pending);
   }
   DTypeView<const T> keys(std::size_t parcel) {
-    return as_const(buffers_[parcel % 2].keys(plan_.incoming[parcel].rows.size()));
+    return as_const(buffers_[parcel % 2].keys.view(plan_.incoming[parcel].rows.size()));
   }
   DTypeView<const T> values(std::size_t parcel) {
-    return as_const(buffers_[parcel % 2].values(plan_.incoming[parcel].rows.size()));
+    return as_const(buffers_[parcel % 2].values.view(plan_.incoming[parcel].rows.size()));
   }
   Index bytes() const { return buffers_[0].bytes() + buffers_[1].bytes(); }
 
