@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attn/core/tensor/overlap.h"
-#include "attn/layers/linear_gradients.h"
+#include "attn/layers/linear.h"
 #include "attn/layers/multi_head_inputs.h"
 
 namespace attn {

@@ -5,7 +5,7 @@
 
 #include "attn/core/mods/learned_mods.h"
 #include "attn/layers/additive_parameters.h"
-#include "attn/layers/linear_gradients.h"
+#include "attn/layers/linear.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 

@@ -8,7 +8,7 @@
 
 #include "attn/cached_attention.h"
 #include "attn/kv_options.h"
-#include "attn/layers/head_norm.h"
+#include "attn/layers/multi_head_inputs.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
