@@ -42,7 +42,8 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
   const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
   auto result = detail::Answer<Q>::result(call.problem);
   using T = typename decltype(call)::T;
-  const detail::ProjectedCall<T> projected(call, call.workspace);
+  detail::ProjectedCall projected(call);
+  projected.project(call.workspace);
   detail::with_result_views<T>(call.problem, result, call.options, [&](const detail::ResultViews<T>& to) {
     detail::flash(projected.tensors(to, call.v), call.mods, projected.options());
   });
@@ -58,7 +59,8 @@ void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key,
   const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
   using T = typename decltype(call)::T;
   const detail::ResultViews<T> to = call.caller_results(out, lse);
-  const detail::ProjectedCall<T> projected(call, call.workspace);
+  detail::ProjectedCall projected(call);
+  projected.project(call.workspace);
   detail::flash(projected.tensors(to, call.v), call.mods, projected.options());
 }
 
@@ -69,7 +71,7 @@ Explanation explain_additive(const Q& query, const K& key, const V& value, const
                              const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
-  return detail::ProjectedCall<typename decltype(call)::T>::explanation(call);
+  return detail::ProjectedCall(call).explanation();
 }
 
 /// Returns the size in bytes that Options::workspace must have for additive_attention(): the size of the projected
@@ -81,7 +83,7 @@ std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& valu
                                      const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
-  return static_cast<std::size_t>(detail::ProjectedCall<typename decltype(call)::T>::workspace_bytes(call));
+  return static_cast<std::size_t>(detail::ProjectedCall(call).workspace_bytes());
 }
 
 /// Computes additive attention by its definition, with all weights in memory: the reference for tests and the baseline
@@ -109,7 +111,8 @@ void for_each_additive_weight_tile(const Q& query, const K& key, const Lse& lse,
                 "tile.weights(i, j); }");
   const detail::CheckedAdditive call(query, key, key, score, mods, options);
   using T = typename decltype(call)::T;
-  const detail::ProjectedCall<T> projected(call);
+  detail::ProjectedCall projected(call);
+  projected.project();
   const detail::CallTensors<T> tensors = projected.tensors({}, call.k);
   const auto checked = detail::checked_weight_lse<T>(lse, tensors, detail::Bound<M>::kIsGrouped, call.options);
   const detail::TileModsOf<T, detail::Bound<M>> tile_mods(call.mods);

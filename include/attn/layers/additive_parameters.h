@@ -1,8 +1,13 @@
-// The parameters of an additive score, checked and copied into contiguous memory.
+// The parameters of an additive score, checked and copied into contiguous memory; the score and its gradients by their
+// definition.
 #pragma once
+
+#include <algorithm>
+#include <cmath>
 
 #include "attn/additive_score.h"
 #include "attn/core/base/check.h"
+#include "attn/core/naive/naive.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
@@ -12,8 +17,6 @@ template <class T>
 class HeadParameter {
  public:
   HeadParameter() = default;
-  HeadParameter(Index heads, Index rows, Index columns) : numbers_({heads, rows, columns}) {}
-
   template <int kRank>
   explicit HeadParameter(const ScoreParameter<const T, kRank>& given) {
     if (!given.is_given()) return;
@@ -49,12 +52,26 @@ class HeadParameter {
   Tensor<T, 3> numbers_;
 };
 
+/// The parameters of a score, or sums of their gradients in the same shapes.
+template <class T>
+struct AdditiveNumbers {
+  HeadParameter<T> query_weight, key_weight, score_weight, bias;
+};
+
+/// Calls visit(name, member of each of `all`) for each parameter of structs with the members of AdditiveScore.
+template <class Visit, class... All>
+void each_parameter(const Visit& visit, All&&... all) {
+  visit("query_weight", all.query_weight...);
+  visit("key_weight", all.key_weight...);
+  visit("score_weight", all.score_weight...);
+  visit("bias", all.bias...);
+}
+
 /// The parameters of a call, and the sizes that they were checked against.
 template <class T>
-struct AdditiveParameters {
+struct AdditiveParameters : AdditiveNumbers<T> {
   Index heads, kv_heads, head_dim, key_dim, hidden;
   T scale;  ///< of the scores
-  HeadParameter<T> query_weight, key_weight, score_weight, bias;
 
   /// @throws std::invalid_argument if a parameter does not fit queries (batch, heads, q_len, head_dim) and keys
   /// (batch, kv_heads, kv_len, key_dim).
@@ -89,13 +106,102 @@ struct AdditiveParameters {
               hidden);
       check_heads("bias", score.bias.heads(), heads, "heads");
     }
-    query_weight = HeadParameter<T>(score.query_weight);
-    key_weight = HeadParameter<T>(score.key_weight);
-    score_weight = HeadParameter<T>(score.score_weight);
-    bias = HeadParameter<T>(score.bias);
+    each_parameter([](const char*, HeadParameter<T>& to, const auto& from) { to = HeadParameter<T>(from); }, *this,
+                   score);
+  }
+
+  /// Sums of gradients, which are 0 so far.
+  AdditiveNumbers<T> zeros() const {
+    AdditiveNumbers<T> sums = *this;
+    each_parameter([](const char*, HeadParameter<T>& sum) { std::fill_n(sum.of(0), sum.numbers().size(), T(0)); },
+                   sums);
+    return sums;
   }
 
   Index kv_head(Index head) const { return head / (heads / kv_heads); }
+};
+
+/// With U = Q Wqᵀ + b (q_len, hidden) and Z = K Wkᵀ (kv_len, hidden) of one head, the score of row i and key j is
+///
+///     S_ij = scale * sum over h of w_h tanh(U_ih + Z_jh)                 (Bahdanau et al. 2015, appendix A.1.2)
+///
+/// and with T = tanh(U_ih + Z_jh), and dS for the gradients of scores,
+///
+///     dw_h = scale * sum_ij dS_ij T
+///     dU_ih = scale * w_h sum_j dS_ij (1 - T²),   dZ_jh = scale * w_h sum_i dS_ij (1 - T²)
+///     dQ = dU Wq,   dWq = dUᵀ Q,   db = column sums of dU,   dK = dZ Wk,   dWk = dZᵀ K
+template <class T>
+class NaiveAdditive final : public NaiveScore<T> {
+ public:
+  /// `sums` is null if no gradients are requested.
+  explicit NaiveAdditive(const AdditiveParameters<T>& parameters, AdditiveNumbers<T>* sums = nullptr)
+      : p_(parameters), sums_(sums) {}
+
+  void form(const NaiveHead<T>& q, const NaiveHead<T>& k, Index head, Eigen::Map<RowMajor<T>>& scores) const override {
+    const RowMajor<T> u = of_queries(q, head), z = of_keys(k, head);
+    const T* const w = p_.score_weight.of(head);
+    for (Index i = 0; i < u.rows(); ++i)
+      for (Index j = 0; j < z.rows(); ++j) {
+        T sum = 0;
+        for (Index h = 0; h < p_.hidden; ++h) sum += w[h] * std::tanh(u(i, h) + z(j, h));
+        scores(i, j) = p_.scale * sum;
+      }
+  }
+
+  void gradients(const RowMajor<T>& grad_scores, const RowMajor<T>& q, const RowMajor<T>& k, Index head,
+                 RowMajor<T>& grad_query, RowMajor<T>& grad_key) const override {
+    const RowMajor<T> u = of_queries(q, head), z = of_keys(k, head);
+    const T* const w = p_.score_weight.of(head);
+    T* const grad_w = sums_->score_weight.of(head);
+    RowMajor<T> grad_u = RowMajor<T>::Zero(u.rows(), u.cols()), grad_z = RowMajor<T>::Zero(z.rows(), z.cols());
+    for (Index i = 0; i < u.rows(); ++i)
+      for (Index j = 0; j < z.rows(); ++j) {
+        const T grad = p_.scale * grad_scores(i, j);
+        if (grad == T(0)) continue;  // a dropped pair may hold anything
+        for (Index h = 0; h < p_.hidden; ++h) {
+          const T t = std::tanh(u(i, h) + z(j, h)), slope = w[h] * (1 - t * t);
+          grad_w[h] += grad * t;
+          grad_u(i, h) += grad * slope;
+          grad_z(j, h) += grad * slope;
+        }
+      }
+    grad_query = through(p_.query_weight, head, grad_u, q, sums_->query_weight);
+    grad_key += through(p_.key_weight, p_.kv_head(head), grad_z, k, sums_->key_weight);
+    for (Index h = 0; p_.bias.is_given() && h < p_.hidden; ++h) sums_->bias.of(head)[h] += grad_u.col(h).sum();
+  }
+
+ private:
+  using Map = Eigen::Map<const RowMajor<T>>;
+  Map matrix(const HeadParameter<T>& weight, Index head) const {
+    return Map(weight.of(head), weight.numbers().dim(1), weight.numbers().dim(2));
+  }
+
+  template <class Head>
+  RowMajor<T> of_queries(const Head& q, Index head) const {
+    RowMajor<T> u = q;
+    if (p_.query_weight.is_given()) u = q * matrix(p_.query_weight, head).transpose();
+    if (p_.bias.is_given()) u.rowwise() += Map(p_.bias.of(head), 1, p_.hidden).row(0);
+    return u;
+  }
+  template <class Head>
+  RowMajor<T> of_keys(const Head& k, Index head) const {
+    if (p_.key_weight.is_given()) return k * matrix(p_.key_weight, p_.kv_head(head)).transpose();
+    return k;
+  }
+
+  /// Returns the gradient of x, given `grad`, the gradient of x * weightᵀ. Adds to the gradient of the weight row by
+  /// row, and skips rows in which `grad` is 0, because such rows of x may hold anything.
+  RowMajor<T> through(const HeadParameter<T>& weight, Index head, const RowMajor<T>& grad, const RowMajor<T>& x,
+                      HeadParameter<T>& sum) const {
+    if (!weight.is_given()) return grad;
+    Eigen::Map<RowMajor<T>> grad_weight(sum.of(head), p_.hidden, x.cols());
+    for (Index i = 0; i < x.rows(); ++i)
+      if ((grad.row(i).array() != T(0)).any()) grad_weight += grad.row(i).transpose() * x.row(i);
+    return grad * matrix(weight, head);
+  }
+
+  const AdditiveParameters<T>& p_;
+  AdditiveNumbers<T>* sums_;
 };
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -6,10 +6,42 @@
 #include "attn/core/flash/checked_call.h"
 #include "attn/core/flash/flash.h"
 #include "attn/layers/additive_kernels.h"
-#include "attn/layers/additive_projection.h"
-#include "attn/layers/naive_additive.h"
+#include "attn/layers/additive_parameters.h"
+#include "attn/layers/linear.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Calls visit(batch, head, options) for each head. If there are enough heads for all workers, they run in parallel;
+/// otherwise they run one after the other, each with all workers.
+template <class Visit>
+void for_each_head(Index batch, Index heads, const Work& work, const Options& options, const Visit& visit) {
+  const Workers workers(work, options.executor);
+  if (batch * heads < workers.count()) {
+    for (Index i = 0; i < batch * heads; ++i) visit(i / heads, i % heads, options);
+    return;
+  }
+  Options own = options;
+  own.executor = serial();
+  workers.run(batch * heads, [&](Index task, int) { visit(task / heads, task % heads, own); });
+}
+
+/// Computes `to` (batch, heads, len, hidden) = x * weightᵀ + bias, or x + bias if there is no weight.
+template <class T>
+void project(const DTypeView<const T>& x, const HeadParameter<T>& weight, const HeadParameter<T>& bias,
+             const TensorView<T, 4>& to, const Options& options) {
+  const Index len = to.dim(2), hidden = to.dim(3);
+  if (to.size() == 0) return;
+  const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));
+  const Work work{2 * static_cast<double>(to.size()) * static_cast<double>(x.dim(3))};
+  for_each_head(to.dim(0), to.dim(1), work, options, [&](Index b, Index h, const Options& own) {
+    T* const rows = &to(b, h, 0, 0);
+    const T* const added = bias.is_given() ? bias.of(h) : nullptr;
+    if (weight.is_given()) return Linear<T>{weight.of(h), added, x.dim(3), hidden}(x.rows(b, h), rows, len, own);
+    family.pack_rows(x.rows(b, h), len, hidden, rows);
+    for (Index i = 0; added && i < len; ++i)
+      for (Index f = 0; f < hidden; ++f) rows[i * hidden + f] += added[f];
+  });
+}
 
 /// The arguments of one call. The loops see a call on queries and keys of `hidden` features, which project() computes.
 template <class Q, class K, class V, class M>
@@ -84,81 +116,78 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
 };
 
 /// The projected queries and keys of a call, and the score that uses them.
-template <class T>
+template <class Call>
 class ProjectedCall {
  public:
-  /// `workspace` is the caller's; its first part holds the projected rows. If it is empty, they are allocated.
-  template <class Call>
-  explicit ProjectedCall(const Call& call, std::span<std::byte> workspace = {}) : ProjectedCall(call, Sizes()) {
-    loops_.workspace = workspace;
-    if (workspace.data()) loops_.workspace = checked_workspace(workspace, workspace_bytes(call));
-    const Problem& p = problem_;
-    T* const query = take(own_query_, bytes_of(p.heads * p.q_len));
-    query_ = {query, query_.shape()};
-    project(call.q, call.parameters.query_weight, call.parameters.bias, TensorView<T, 4>(query, query_.shape()),
-            loops_);
-    if (!call.parameters.key_weight.is_given()) return;
-    T* const key = take(own_key_, bytes_of(p.kv_heads * p.kv_len));
-    const TensorView<T, 4> rows(key, {p.batch, p.kv_heads, p.kv_len, p.head_dim});
-    project(call.k, call.parameters.key_weight, {}, rows, loops_);
-    key_ = DTypeView<const T>(TensorView<const T, 4>(rows));
+  using T = typename Call::T;
+
+  /// Computes sizes only: until project(), views of rows have no valid elements.
+  explicit ProjectedCall(const Call& call)
+      : call_(call),
+        loops_(call.options),
+        key_(call.k),
+        weight_(call.parameters.score_weight),
+        score_{family(), weight_.of(0), weight_.stride(), nullptr} {
+    for (Index i = 0; i < weight_.numbers().size(); ++i) weight_.of(0)[i] *= call.parameters.scale;
+    query_ = {weight_.of(0), of_queries()};
+    if (projects_keys()) key_ = DTypeView<const T>(TensorView<const T, 4>(weight_.of(0), of_keys()));
   }
   ProjectedCall(const ProjectedCall&) = delete;
 
-  /// Returns the workspace bytes that a call needs for the projected rows and for the loops.
-  template <class Call>
-  static Index workspace_bytes(const Call& call) {
-    const ProjectedCall sizes(call, Sizes());
-    const Problem& p = call.problem;
-    return sizes.bytes_of(p.heads * p.q_len) +
-           (call.parameters.key_weight.is_given() ? sizes.bytes_of(p.kv_heads * p.kv_len) : 0) +
-           flash_workspace_bytes(sizes.tensors({}, call.v), call.mods, call.options) + kAlignment - 1;
+  /// Projects queries and keys. `workspace` is the caller's; its first part holds the projected rows. If it is empty,
+  /// they are allocated.
+  void project(std::span<std::byte> workspace = {}) {
+    if (workspace.data()) loops_.workspace = checked_workspace(workspace, workspace_bytes());
+    const TensorView<T, 4> query = take(own_query_, of_queries());
+    query_ = query;
+    detail::project(call_.q, call_.parameters.query_weight, call_.parameters.bias, query, loops_);
+    if (!projects_keys()) return;
+    const TensorView<T, 4> key = take(own_key_, of_keys());
+    detail::project(call_.k, call_.parameters.key_weight, {}, key, loops_);
+    key_ = DTypeView<const T>(TensorView<const T, 4>(key));
   }
-  template <class Call>
-  static Explanation explanation(const Call& call) {
-    const ProjectedCall sizes(call, Sizes());
-    Explanation e = flash_explanation(sizes.tensors({}, call.v), call.mods, call.options);
-    e.workspace_bytes = workspace_bytes(call);
+
+  /// Returns the workspace bytes that the call needs for the projected rows and for the loops.
+  Index workspace_bytes() const {
+    return bytes_of(of_queries()) + (projects_keys() ? bytes_of(of_keys()) : 0) +
+           flash_workspace_bytes(tensors({}, call_.v), call_.mods, call_.options) + kAlignment - 1;
+  }
+  Explanation explanation() const {
+    Explanation e = flash_explanation(tensors({}, call_.v), call_.mods, call_.options);
+    e.workspace_bytes = workspace_bytes();
     return e;
   }
 
   /// Adds the kernel that the backward pass needs.
-  void wants_gradients(VectorSet vectors) { score_.add_gradients = additive_gradients<T>(vectors); }
+  void wants_gradients() { score_.add_gradients = additive_gradients<T>(vectors_of(isa_of(call_.options))); }
 
   /// The options of the loops, with the rest of the workspace.
   const Options& options() const { return loops_; }
-  /// Returns the tensors as the loops see them.
+  /// The tensors as the loops see them.
   CallTensors<T> tensors(const ResultViews<T>& to, const DTypeView<const T>& value) const {
-    CallTensors<T> t{to.out, to.lse, DTypeView<const T>(query_), key_, value, problem_, kKernelChoice<T>};
+    CallTensors<T> t{to.out, to.lse, DTypeView<const T>(query_), key_, value, call_.problem, kKernelChoice<T>};
     t.score = &score_;
     t.lse_rests = to.lse_rests;
     return t;
   }
+  /// The shapes of projected queries and keys.
+  Shape<4> of_queries() const {
+    const Problem& p = call_.problem;
+    return {p.batch, p.heads, p.q_len, p.head_dim};
+  }
+  Shape<4> of_keys() const {
+    const Problem& p = call_.problem;
+    return {p.batch, p.kv_heads, p.kv_len, p.head_dim};
+  }
 
  private:
-  struct Sizes {};
-
-  /// Computes sizes only: the views of rows have sizes and strides, but no valid elements.
-  template <class Call>
-  ProjectedCall(const Call& call, Sizes)
-      : problem_(call.problem),
-        loops_(call.options),
-        key_(call.k),
-        weight_(call.parameters.score_weight),
-        score_{family(vectors_of(isa_of(call.options)), problem_), weight_.of(0), weight_.stride(), nullptr} {
-    const Problem& p = problem_;
-    for (Index h = 0; h < weight_.heads(); ++h)
-      for (Index f = 0; f < weight_.size_of_head(); ++f) weight_.of(h)[f] *= call.parameters.scale;
-    query_ = {weight_.of(0), {p.batch, p.heads, p.q_len, p.head_dim}};
-    if (call.parameters.key_weight.is_given())
-      key_ = DTypeView<const T>(TensorView<const T, 4>(weight_.of(0), {p.batch, p.kv_heads, p.kv_len, p.head_dim}));
+  bool projects_keys() const { return call_.parameters.key_weight.is_given(); }
+  static Index bytes_of(const Shape<4>& s) {
+    return padded(s[0] * s[1] * s[2] * s[3] * static_cast<Index>(sizeof(T)), kAlignment);
   }
-
-  Index bytes_of(Index rows) const {
-    return padded(problem_.batch * rows * problem_.head_dim * static_cast<Index>(sizeof(T)), kAlignment);
-  }
-  /// Returns the next bytes of the workspace, or allocates them in `own` if there is no workspace.
-  T* take(Tensor<std::byte, 1>& own, Index bytes) {
+  /// Takes memory from the workspace, or allocates it in `own` if there is no workspace.
+  TensorView<T, 4> take(Tensor<std::byte, 1>& own, const Shape<4>& shape) {
+    const Index bytes = bytes_of(shape);
     std::span<std::byte>& left = loops_.workspace;
     std::byte* from = left.data();
     if (from) {
@@ -167,15 +196,15 @@ class ProjectedCall {
       own = Tensor<std::byte, 1>::uninitialized({bytes});
       from = own.data();
     }
-    return reinterpret_cast<T*>(from);
+    return {reinterpret_cast<T*>(from), shape};
   }
-
-  static KernelFamily<T> family(VectorSet vectors, const Problem& problem) {
+  KernelFamily<T> family() const {
+    const VectorSet vectors = vectors_of(isa_of(call_.options));
     const KernelFamily<T> additive = additive_family<T>(vectors);
-    return problem.sigmoid_bias ? with_sigmoid(additive, vectors) : additive;
+    return call_.problem.sigmoid_bias ? with_sigmoid(additive, vectors) : additive;
   }
 
-  const Problem& problem_;
+  const Call& call_;
   Options loops_;
   Tensor<std::byte, 1> own_query_, own_key_;
   TensorView<const T, 4> query_;

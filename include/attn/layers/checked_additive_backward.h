@@ -1,9 +1,12 @@
 // A checked backward call of additive attention.
 #pragma once
 
+#include <vector>
+
 #include "attn/core/backward/checked_backward.h"
-#include "attn/layers/additive_kernels.h"
+#include "attn/core/mods/learned_mods.h"
 #include "attn/layers/checked_additive.h"
+#include "attn/layers/linear.h"
 
 namespace attn {
 template <class Query, class Key, class Value, class T>
@@ -11,6 +14,44 @@ struct AdditiveGradients;
 }  // namespace attn
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Adds the rows of a tensor (batch, heads, len, hidden), times a factor, to a parameter (hidden), which is separate
+/// for each head or shared by all.
+template <class T>
+void add_up_rows(const Tensor<T, 4>& rows, T factor, HeadParameter<T>& to) {
+  const Index hidden = rows.dim(3), heads = rows.dim(1);
+  std::vector<GradientSum<T>> sums(static_cast<std::size_t>(hidden * to.heads()), 0);
+  for (Index b = 0; b < rows.dim(0); ++b)
+    for (Index h = 0; h < heads; ++h) {
+      GradientSum<T>* const of_head = sums.data() + (to.heads() == 1 ? 0 : h * hidden);
+      for (Index i = 0; i < rows.dim(2); ++i)
+        for (Index f = 0; f < hidden; ++f) of_head[f] += static_cast<GradientSum<T>>(rows(b, h, i, f));
+    }
+  for (std::size_t i = 0; i < sums.size(); ++i) to.of(0)[i] += factor * static_cast<T>(sums[i]);
+}
+
+/// Backward pass of project(). Computes the gradient of x from `grad` (batch, heads, len, hidden), and adds to the
+/// gradient of the weight. A token whose gradient is 0 adds nothing, even if its x is not finite.
+template <class T>
+void project_back(const Tensor<T, 4>& grad, const DTypeView<const T>& x, const HeadParameter<T>& weight,
+                  HeadParameter<T>& weight_sum, const DTypeView<T>& grad_x, const Options& options) {
+  const Index batch = grad.dim(0), heads = grad.dim(1), len = grad.dim(2), hidden = grad.dim(3), dim = x.dim(3);
+  if (grad.size() == 0) return;
+  const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));
+  Tensor<T, 2> rows = Tensor<T, 2>::uninitialized({len, dim});
+  for (Index b = 0; b < batch; ++b)
+    for (Index h = 0; h < heads; ++h) {
+      const T* const of_head = &grad(b, h, 0, 0);
+      if (!weight.is_given()) {
+        family.unpack_rows(of_head, len, hidden, grad_x.rows(b, h));
+        continue;
+      }
+      family.pack_rows(x.rows(b, h), len, dim, rows.data());
+      LinearGradients<T>{weight_sum.of(h), nullptr, dim, hidden}.add(rows.data(), of_head, len, options);
+      input_gradient(Linear<T>{weight.of(h), nullptr, dim, hidden}, of_head, rows.data(), len, options);
+      family.unpack_rows(rows.data(), len, dim, grad_x.rows(b, h));
+    }
+}
 
 /// The arguments of one call, without the results of the forward pass.
 template <class G, class Q, class K, class V, class M>
@@ -76,13 +117,14 @@ class CheckedAdditiveBackward {
                      {"key_weight", score.key_weight.tensor()},
                      {"score_weight", score.score_weight.tensor()},
                      {"bias", score.bias.tensor()}});
-    run(to, out_held, lse).add_to(grads);
+    each_parameter([](const char*, const HeadParameter<T>& sum, const auto& grad) { sum.add_to(grad); },
+                   run(to, out_held, lse), grads);
   }
 
   /// Computes the gradients by their definition.
   template <class Grads>
   void naive(Grads& grads) const {
-    AdditiveSums<T> sums(call_.parameters);
+    AdditiveNumbers<T> sums = call_.parameters.zeros();
     const NaiveAdditive<T> score(call_.parameters, &sums);
     NaiveMods<T> mods = naive_mods<T>(call_.mods, call_.problem);
     mods.score = &score;
@@ -104,29 +146,23 @@ class CheckedAdditiveBackward {
   }
 
   template <class Grads>
-  static void move_sums(AdditiveSums<T> sums, Grads& grads) {
-    grads.query_weight = std::move(sums.query_weight.numbers());
-    grads.key_weight = std::move(sums.key_weight.numbers());
-    grads.score_weight = std::move(sums.score_weight.numbers());
-    grads.bias = std::move(sums.bias.numbers());
+  static void move_sums(AdditiveNumbers<T> sums, Grads& grads) {
+    each_parameter([](const char*, HeadParameter<T>& sum, Tensor<T, 3>& grad) { grad = std::move(sum.numbers()); },
+                   sums, grads);
   }
 
   void check(const AdditiveScoreGradients<T>& grads) const {
-    const AdditiveParameters<T>& p = call_.parameters;
     const auto same = [](const char* name, const auto& grad, const HeadParameter<T>& of) {
       if (!grad.is_given()) return;
       const Shape<3> have{grad.heads(), grad.rows(), grad.columns()};
       require(have == of.numbers().shape(), "the gradient of ", name, " has shape ", have, ", expected ",
               of.numbers().shape(), " as (heads, rows, columns)");
     };
-    same("query_weight", grads.query_weight, p.query_weight);
-    same("key_weight", grads.key_weight, p.key_weight);
-    same("score_weight", grads.score_weight, p.score_weight);
-    same("bias", grads.bias, p.bias);
+    each_parameter(same, grads, call_.parameters);
   }
 
   template <class Out, class Lse>
-  AdditiveSums<T> run(const InputGradients& to, const Out& given_out, const Lse& given_lse) const {
+  AdditiveNumbers<T> run(const InputGradients& to, const Out& given_out, const Lse& given_lse) const {
     const Problem& p = call_.problem;
     const AdditiveParameters<T>& parameters = call_.parameters;
     const Options& options = call_.options;
@@ -136,12 +172,12 @@ class CheckedAdditiveBackward {
     const TensorView<const T, 3> lse = checked_lse<T>(given_lse, p, "lse");
     const BackwardMods<T, Bound<M>> mods(call_.mods, p);
 
-    ProjectedCall<T> projected(call_);
-    projected.wants_gradients(vectors_of(isa_of(options)));
-    const Shape<4> of_queries{p.batch, p.heads, p.q_len, p.head_dim},
-        of_keys{p.batch, p.kv_heads, p.kv_len, p.head_dim};
-    auto grad_u = Tensor<T, 4>::uninitialized(of_queries), grad_w = Tensor<T, 4>::uninitialized(of_queries),
-         grad_z = Tensor<T, 4>::uninitialized(of_keys);
+    ProjectedCall projected(call_);
+    projected.project();
+    projected.wants_gradients();
+    auto grad_u = Tensor<T, 4>::uninitialized(projected.of_queries()),
+         grad_w = Tensor<T, 4>::uninitialized(projected.of_queries()),
+         grad_z = Tensor<T, 4>::uninitialized(projected.of_keys());
     BackwardCall<T> call{projected.tensors({}, call_.v),
                          out,
                          grad_out_,
@@ -158,7 +194,7 @@ class CheckedAdditiveBackward {
     call.sums_rows = sums_rows(call.tensors, out, Bound<M>::kIsGrouped, options);
     backward<T>(call, options);
 
-    AdditiveSums<T> sums(parameters);
+    AdditiveNumbers<T> sums = parameters.zeros();
     add_up_rows(grad_w, parameters.scale, sums.score_weight);
     if (parameters.bias.is_given()) add_up_rows(grad_u, T(1), sums.bias);
     project_back(grad_u, call_.q, parameters.query_weight, sums.query_weight, to.q, options);
