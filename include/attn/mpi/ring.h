@@ -1,5 +1,5 @@
-// Attention in which keys pass from rank to rank (Liu et al. 2023, "Ring Attention with Blockwise Transformers"). In the
-// backward pass, the gradients of the keys are sent back.
+// Attention in which keys pass from rank to rank (Liu et al. 2023, "Ring Attention with Blockwise Transformers"). In
+// the backward pass, the gradients of the keys are sent back.
 #pragma once
 
 #include <array>
