@@ -2,8 +2,8 @@
 //
 //     attend(out, q, k, v, {type, batch, heads, kvHeads, qLen, kvLen, dim, causal, threads, headsFirst})
 //
-// out and q are (batch, len, heads, dim); k and v are (batch, len, heads, dim), or (batch, heads, len, dim) if headsFirst.
-// type is 'float32' or 'float16'.
+// out and q are (batch, len, heads, dim); k and v are (batch, len, heads, dim), or (batch, heads, len, dim) if
+// headsFirst. type is 'float32' or 'float16'.
 #include <node_api.h>
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Includes attention over tensors, its gradients and weights, and all mods: attn without caches, layers and recurrences.
+// Includes the core of attn: attention over tensors, its gradients and weights, and all mods.
 #pragma once
 
 #include "attn/core/base/requirements.h"

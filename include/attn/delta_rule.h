@@ -74,8 +74,8 @@ auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const 
 ///     out_t = scale * query_t * state_t
 ///
 /// In RWKV-7 (Peng et al. 2025), a is the negated and normalised removal key, and b the removal key times the
-/// in-context learning rate; GDN-2 erases along other vectors than it writes. gated_delta_rule() is the special case a =
-/// e^log_gate * k, b = -beta * k, key = beta * k, and faster.
+/// in-context learning rate; GDN-2 erases along other vectors than it writes. gated_delta_rule() is the special case a
+/// = e^log_gate * k, b = -beta * k, key = beta * k, and faster.
 ///
 /// @param a         reads the state, (batch, kv_heads, len, head_dim), shaped like the key.
 /// @param b         receives what `a` has read, shaped like the key.

@@ -172,8 +172,8 @@ TEST(Prefetchers, FetchEachLineOnce) {
   EXPECT_EQ(pages.lines_left(), 5);
 }
 
-/// In a tensor, as much of the next tile is fetched as fits 16 KiB, and what exceeds that of the current one. Tiles that
-/// do not exist are not fetched.
+/// In a tensor, as much of the next tile is fetched as fits 16 KiB, and what exceeds that of the current one. Tiles
+/// that do not exist are not fetched.
 TEST(DecodeTiles, FetchTheNextRowsInTensors) {
   if (!detail::kPrefetches) GTEST_SKIP() << "WebAssembly has no prefetch instruction";
   const Index kv_len = 2 * kKeyTile + 10, head_dim = 160, v_dim = 32;

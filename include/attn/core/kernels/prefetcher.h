@@ -30,10 +30,10 @@ class Prefetcher {
   }
 
   /// Number of rows of `width` bytes to prefetch into L1 ahead of those that are read: 16 KiB, which L1 holds beside
-  /// the queries and scores; it does not hold 32. On Zen 5, where one core reads memory at 41 GB/s, tiles of 16 KiB were
-  /// read at 34 GB/s when prefetched into L2, and at 37 when prefetched into L1. Tiles of 32 KiB, for four queries, were
-  /// read at 31 GB/s when prefetched into L2, at 26 when prefetched whole into L1, and at 38 when prefetched 16 KiB
-  /// ahead. With only 4 or 8 KiB ahead, everything was slower.
+  /// the queries and scores; it does not hold 32. On Zen 5, where one core reads memory at 41 GB/s, tiles of 16 KiB
+  /// were read at 34 GB/s when prefetched into L2, and at 37 when prefetched into L1. Tiles of 32 KiB, for four
+  /// queries, were read at 31 GB/s when prefetched into L2, at 26 when prefetched whole into L1, and at 38 when
+  /// prefetched 16 KiB ahead. With only 4 or 8 KiB ahead, everything was slower.
   static Index rows_ahead(Index width) { return std::max<Index>(16 * 1024 / std::max<Index>(width, 1), 1); }
 
   /// Prefetches `count` more rows of `dim` elements, unless there are too many runs, or the rows have no data.
