@@ -244,7 +244,7 @@ class DecodeState {
     const bool in_runs =
         whole_ == &family().decode && !value_dots_ && !step.by_selection && tiles_->reads_runs(*now.of, size());
     if (step.tiles > 1) tiles_->fetch(step.fetching, now, after, in_runs);
-    if (!in_runs) return multiply(tiles_->rows(family(), now, packed, step.fetching), count);
+    if (!in_runs) return multiply(tiles_->rows(family(), now, after, packed, step.fetching), count);
     T* const scores = m_.scores;
     tiles_->for_each_run(now, [&](const RowsToRead& rows, const Range& run) {
       m_.scores = scores + run.begin;

@@ -111,11 +111,12 @@ class DecodeTiles {
            problem_.v_dim % kernels.dots->columns == 0 && has_rows(tensors_.k) && has_rows(tensors_.v);
   }
 
-  /// Rows as kernels read them: in place, or copied to `packed`. Rows are prefetched while others are copied.
-  RowsToRead rows(const KernelFamily<T>& family, TileRows now, T* packed, Prefetcher& fetching) const {
+  /// Rows as kernels read them: in place, or copied to `packed`. While `now` is copied, the rows `after` are prefetched
+  /// if they will also be copied.
+  RowsToRead rows(const KernelFamily<T>& family, TileRows now, TileRows after, T* packed, Prefetcher& fetching) const {
     const KvTile& tile = *now.tile;
     if (!copies(*now.of, tile.keys.size())) return now.of->rows(tile.batch, tile.kv_head, tile.keys.begin);
-    return copied(family, now, packed, fetching);
+    return copied(family, now, after, packed, fetching);
   }
 
   /// Calls visit(rows, their range in the tile) for one contiguous run after the other.
@@ -179,7 +180,30 @@ class DecodeTiles {
            tensors_.score == nullptr;
   }
 
-  RowsToRead copied(const KernelFamily<T>& family, TileRows now, T* packed, Prefetcher& fetching) const {
+  /// The rows that a tile lists, one by one. Lists of keys that are far apart have no runs worth looking for.
+  struct ListedRows {
+    const std::byte* data;
+    const Index* list;
+    Index count, stride, width;  ///< stride and width in bytes
+
+    const std::byte* at(Index i) const { return data + list[i] * stride; }
+    /// Prefetches row i into L2, which supports more outstanding misses than L1: rows of 512 bytes were read 1.6 times
+    /// as fast. Inlined, because g++ 12 drops calls of a function that only prefetches.
+    ATTN_INLINE void fetch(Index i) const {
+      for (Index byte = 0; byte < width; byte += kCacheLine) __builtin_prefetch(at(i) + byte, 0, 2);
+    }
+  };
+  ListedRows listed(TileRows rows) const {
+    const KvRows<T>& t = *rows.of;
+    const auto& [batch, kv_head, keys] = *rows.tile;
+    const Index size = t.size_of_element();
+    return {t.DTypeView<const T>::rows(batch, kv_head).data, t.list(batch, kv_head) + keys.begin,
+            intersect(keys, {0, problem_.kv_len}).size(), t.stride(2) * size, t.dim(3) * size};
+  }
+  bool copies_listed(const KvRows<T>& t) const { return t.is_gathered() && has_rows(t) && copies(t); }
+
+  RowsToRead copied(const KernelFamily<T>& family, TileRows now, TileRows after, T* packed,
+                    Prefetcher& fetching) const {
     const KvRows<T>& t = *now.of;
     const KvTile& tile = *now.tile;
     const Index dim = t.dim(3);
@@ -190,6 +214,16 @@ class DecodeTiles {
     }
     // Copied without conversion, so that the kernels compute the same wherever a page ends.
     const Index width = dim * t.size_of_element();
+    if (t.is_gathered()) {
+      // Processors cannot predict the order of listed rows, so each copy is preceded by the prefetch of a row that is
+      // copied a tile later. Rows by runs, as below, took 1.5 to 3 times as long.
+      const ListedRows from = listed(now), next = far_ && copies_listed(*after.of) ? listed(after) : ListedRows{};
+      for (Index i = 0; i < from.count; ++i) {
+        if (kPrefetches && i < next.count) next.fetch(i);
+        std::memcpy(bytes + i * width, from.at(i), static_cast<std::size_t>(width));
+      }
+      return {bytes, t.dtype(), dim, 1};
+    }
     for_each_run(now, [&](const RowsToRead& from, const Range& run) {
       const Index stride = from.stride * t.size_of_element();
       for (Index i = 0; i < run.size(); ++i) {
@@ -212,11 +246,11 @@ class DecodeTiles {
     for (; j < count; ++j) numbers[j] *= static_cast<T>(scales[j]);
   }
 
-  /// Makes `fetching` prefetch the rows `begin` .. `end - 1` of a tile, if they exist.
+  /// Makes `fetching` prefetch the rows `begin` .. `end - 1` of a tile, if they exist. copied() prefetches listed rows.
   void add_rows(Prefetcher& fetching, TileRows rows, Index begin, Index end) const {
     const KvRows<T>& t = *rows.of;
     const auto& [batch, kv_head, keys] = *rows.tile;
-    if (!has_rows(t)) return;
+    if (!has_rows(t) || copies_listed(t)) return;
     const KvTile tile{batch, kv_head, existing(t, intersect(keys, {keys.begin + begin, keys.begin + end}))};
     for_each_run({&t, &tile},
                  [&](const RowsToRead& run, const Range& of) { fetching.add<T>(run, t.dim(3), of.size()); });

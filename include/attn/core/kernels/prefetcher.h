@@ -143,8 +143,8 @@ class Prefetcher {
     return next_ != nullptr;
   }
 
-  static constexpr int kMostRuns = 128;  // the gathered rows of two tiles
-  Run runs_[kMostRuns];                  ///< not initialised, because each step of each head constructs a prefetcher
+  static constexpr int kMostRuns = 32;  // two tiles in pages of 4 tokens
+  Run runs_[kMostRuns];                 ///< not initialised, because each step of each head constructs a prefetcher
   bool to_l1_ = false;
   int number_ = 0, count_ = 0;
   Index score_lines_ = -1;  ///< -1: all
