@@ -205,6 +205,45 @@ void definition(Run& run) {
 using bf16 = Eigen::bfloat16;
 using f16 = Eigen::half;
 
+/// Keys listed for each query, in runs and one by one, with gradients.
+template <class T>
+void lists(Run& run) {
+  for (const Index q_len : {1, 3, 90}) {
+    const Inputs<T> x(run, {2, 4, 2, q_len, 300, 64, 48});
+    Tensor<Index, 4> keys({2, 2, q_len, 70});
+    for (Index i = 0; i < keys.size(); ++i) keys.data()[i] = run.random.integer(-1, 299);
+    const auto listed = select(keys);
+    const Options options{.isa = run.isa};
+    const auto r = attention(x.q, x.k, x.v, listed, options);
+    run.record(r.out);
+    const auto grads = attention_backward(r.out, x.q, x.k, x.v, r, listed, options);
+    for (const auto* grad : {&grads.query, &grads.key, &grads.value}) run.record(*grad);
+    run.calls += 2;
+  }
+}
+
+/// The recurrent forms.
+void recurrences(Run& run) {
+  const Inputs<float> x(run, {2, 4, 2, 150, 150, 32, 24});
+  Tensor<float, 4> gates({2, 2, 150, 32}), a({2, 2, 150, 32}), b({2, 2, 150, 32});
+  Tensor<float, 3> gate({2, 2, 150}), beta({2, 2, 150});
+  for (auto* t : {&a, &b})
+    for (Index i = 0; i < t->size(); ++i) t->data()[i] = run.random.number() / 8;
+  for (Index i = 0; i < gates.size(); ++i) gates.data()[i] = -std::abs(run.random.number());
+  for (Index i = 0; i < gate.size(); ++i) {
+    gate.data()[i] = -std::abs(run.random.number());
+    beta.data()[i] = std::abs(run.random.number()) / 64;
+  }
+  const Options options{.isa = run.isa};
+  run.record(linear_attention(x.q, x.k, x.v, elu1(), causal(), options).out);
+  run.record(gated_attention(x.q, x.k, x.v, gate, causal(), options).out);
+  run.record(gated_attention(x.q, x.k, x.v, gates, causal(), options).out);
+  run.record(gated_delta_rule(x.q, x.k, x.v, gate, beta, causal(), options).out);
+  run.record(gated_delta_rule(x.q, x.k, x.v, gates, beta, causal(), options).out);
+  run.record(dplr_delta_rule(x.q, x.k, x.v, a, b, gates, causal(), options).out);
+  run.calls += 6;
+}
+
 struct Family {
   const char* name;
   void (*calls)(Run&);
@@ -239,6 +278,9 @@ constexpr Family kFamilies[] = {
     {"weights_float", weights<float>},
     {"weights_double", weights<double>},
     {"definition", definition<float>},
+    {"lists_float", lists<float>},
+    {"lists_double", lists<double>},
+    {"recurrences", recurrences},
 };
 
 int print(std::string_view isa_name) {

@@ -12,8 +12,7 @@ namespace attn {
 /// The options of causal_conv1d().
 struct ConvOptions {
   bool silu = false;                      ///< whether SiLU, y * sigmoid(y), is applied to the result
-  Indices lengths = {};                   ///< tokens of each sequence; later ones are padding,
-                                          ///< with outputs of 0. Empty: all
+  Indices lengths = {};                   ///< tokens of each sequence; later outputs are 0. Empty: all
   Executor executor = {};                 ///< see Options::executor
   std::optional<Isa> isa = std::nullopt;  ///< see Options::isa
 };
@@ -39,9 +38,7 @@ concept ConvBias = std::is_same_v<B, NoBias> || Viewable<B>;
 template <class X, class W, class B>
 class CheckedConv {
   static constexpr bool kFits = Traits<X>::kRank == 3 && Traits<W>::kRank == 2;
-  static_assert(kFits,
-                "attn: x must be a tensor (batch, len, channels), and "
-                "weight a matrix (channels, width)");
+  static_assert(kFits, "attn: x must be a tensor (batch, len, channels), and weight a matrix (channels, width)");
   using Scalar = typename Traits<X>::Scalar;
   static constexpr bool kHasBias = !std::is_same_v<B, NoBias>;
 
@@ -82,8 +79,9 @@ class CheckedConv {
     ConvCall<T> call = call_;
     call.out = written(out, "out");
     if (state) call.state = state_view(*state, "the state");
-    check_all_apart({{"out", call.out}, {"the state", call.state}},
-                    {{"x", call.x}, {"weight", call.weight}, {"bias", call.bias}});
+    // Views of the ranks that the caller knows, for the message.
+    check_all_apart({{"out", attn::view(out)}, {"the state", state ? state->view() : TensorView<T, 3>()}},
+                    {{"x", attn::view(x_)}, {"weight", attn::view(weight_)}, {"bias", call.bias}});
     return call;
   }
   template <class Out>
@@ -104,8 +102,7 @@ class CheckedConv {
     if (kHasBias) call.grad_bias = row(grads.bias.view());
     if (before) {
       require(before != grad_state, "grad_state must not be the state that the call began with");
-      forward.state = state_view(const_cast<Tensor<T, 3>&>(*before),
-                                 "the state");  // only read
+      forward.state = state_view(const_cast<Tensor<T, 3>&>(*before), "the state");  // only read
       call.grad_state = state_view(*grad_state, "grad_state");
     }
     conv_backward(call, options_.executor);

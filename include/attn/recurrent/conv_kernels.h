@@ -17,8 +17,7 @@ struct ConvRows {
   const T* bias;
   Index taps;
   bool has_silu;
-  Block<T> out;  ///< (tokens): written by the forward pass; the backward pass
-                 ///< reads their gradients
+  Block<T> out;  ///< (tokens): written by the forward pass; the backward pass reads their gradients
 };
 /// Gradients, all of which are added to.
 template <class T>

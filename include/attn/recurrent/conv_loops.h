@@ -14,12 +14,11 @@ namespace attn::detail::inline ATTN_BUILT_FOR {
 /// A checked call of causal_conv1d(). Tensors have one head, and the rows of `weight` and `bias` are taps.
 template <class T>
 struct ConvCall {
-  DTypeView<const T> x;             ///< (batch, 1, len, channels)
-  DTypeView<const T> weight, bias;  ///< (1, 1, taps, channels), (1, 1, 1,
-                                    ///< channels); no data if there is no bias
+  DTypeView<const T> x;       ///< (batch, 1, len, channels)
+  DTypeView<const T> weight;  ///< (1, 1, taps, channels)
+  DTypeView<const T> bias;    ///< (1, 1, 1, channels); no data if there is no bias
   DTypeView<T> out;
-  DTypeView<T> state;  ///< (batch, 1, taps - 1, channels): inputs of the last
-                       ///< tokens; null without a state
+  DTypeView<T> state;  ///< (batch, 1, taps - 1, channels): inputs of the last tokens; null without a state
   std::span<const Index> lengths;
   bool has_silu;
   VectorSet vectors;
@@ -33,8 +32,7 @@ struct ConvBackwardCall {
   const ConvCall<T>& forward;  ///< its state is the one before the call
   DTypeView<const T> grad_out;
   DTypeView<T> grad_x, grad_weight, grad_bias{};
-  DTypeView<T> grad_state{};  ///< as the state, after the call; replaced by the
-                              ///< gradient of the one before. May be null
+  DTypeView<T> grad_state{};  ///< as the state, after the call; replaced by the gradient of the one before; may be null
 };
 
 /// Channels of a task, and tokens that it loads at a time: 16 KiB of inputs, which stay in the L1 cache.
