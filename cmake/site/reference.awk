@@ -33,7 +33,7 @@ is_first_comment {
 /^namespace std \{$/ { is_std = 1 }
 /^}  \/\/ namespace std$/ { is_std = 0; print ""; next }
 is_std || /^(inline namespace ATTN_BUILT_FOR \{|}  \/\/ namespace ATTN_BUILT_FOR)$/ { print ""; next }
-/namespace attn/ { sub(/::inline ATTN_BUILT_FOR/, "") }
+/namespace (attn|detail)/ { sub(/::inline ATTN_BUILT_FOR/, "") }
 /^ private:$/ { is_private = 1 }
 /^};$/ { is_private = 0 }
 is_private && /^  struct [A-Za-z]+ \{$/ { print "/** @cond */ " $0; next }
