@@ -102,9 +102,11 @@ class WeightTiles {
     for_each_key_tile(queries, m, [&](const Tile& tile, const Range& rows) {
       const Index keys = rows.size();
       std::fill_n(m.tile_max, kernels.queries, -kInfinity);
+      if (p.changes_weights) family_.find_dropped(m, kernels.queries, keys);
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
       for (Index key = 0; has_factors && key < keys; ++key)
         for (Index i = 0; i < kernels.queries; ++i) m.scores[key * kernels.queries + i] *= factors[i];
+      if (p.changes_weights) mods_->change_weights(vectors_, {m.scores, kernels.queries, nullptr, m.dropped, tile});
       if (const T factor = static_cast<T>(mods_->kept_factor()); factor != T(1)) {
         mods_->drop_weights(vectors_, m.scores, WeightOrder::keys_by_queries, kernels.queries, tile);
         for (Index i = 0; i < keys * kernels.queries; ++i) m.scores[i] *= factor;

@@ -36,7 +36,7 @@ struct Dual {
   requires std::is_arithmetic_v<C>
   explicit operator C() const {
     static_assert(sizeof(C) == 0,
-                  "attn: converting attn::Dual to a plain number loses the derivative; in a score mod that is "
+                  "attn: converting attn::Dual to a plain number loses the derivative; in a mod that is "
                   "differentiated, use auto instead of float or double");
   }
 
@@ -170,7 +170,7 @@ namespace std {
 #define ATTN_NOT_OF_STD(name, ...)                                                                    \
   template <class X>                                                                                  \
   constexpr attn::Dual<X> name(__VA_ARGS__) {                                                         \
-    static_assert(sizeof(X) == 0, "attn: a score mod that is differentiated must call " #name         \
+    static_assert(sizeof(X) == 0, "attn: a mod that is differentiated must call " #name               \
                                   "(x) without std::, so that the overload for attn::Dual is found"); \
     return {};                                                                                        \
   }

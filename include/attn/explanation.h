@@ -13,7 +13,8 @@ namespace attn {
 /// Whether the matrix unit for bf16 (AMX) computes the products of a call, and if not, why not.
 enum class Amx {
   /// No, for one of these reasons: query, key or value is not bf16 and Options::compute does not allow rounding; the
-  /// scale is below 2^-64; scores are additive; weights are sigmoids; Options::row_invariant is set.
+  /// scale is below 2^-64; scores are additive; weights are sigmoids, or changed by a mod; Options::row_invariant is
+  /// set.
   unsupported,
   /// No: single queries use the matrix unit only if heads share their keys and values, and these are bf16 with a row
   /// size that is a multiple of 64 bytes.
@@ -27,7 +28,7 @@ enum class Amx {
 constexpr std::string_view to_string(Amx amx) {
   switch (amx) {
     case Amx::unsupported:
-      return "not for this scalar type, scale or kind of score, or with row_invariant";
+      return "not for this scalar type, scale or kind of score, or with row_invariant or weight_mod";
     case Amx::not_for_single_queries:
       return "not for single queries";
     case Amx::unavailable:
@@ -64,6 +65,8 @@ struct Explanation {
   Index direct_queries = 0;
   Index few_queries = 0;       ///< a sequence with at most this many queries is processed query by query, not in tiles
   bool row_invariant = false;  ///< whether Options::row_invariant was set; then few_queries is 0
+  /// Whether a mod changes weights; then few_queries is 0, and tiles of queries visit their keys twice.
+  bool changes_weights = false;
   /// Whether keys and values of single queries are prefetched, because together they exceed what is assumed to fit in
   /// the cache: 8 MiB, or 3 MiB if several queries share them. Keys and values of direct_queries are never prefetched.
   bool fetches_ahead = false;
@@ -107,6 +110,8 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
       out << ", and " << e.single_queries << (e.single_queries == 1 ? " single query" : " single queries");
     else if (e.row_invariant)
       out << ", so that bits depend on the row alone";
+    else if (e.changes_weights)
+      out << ", twice over the keys, because a mod changes weights";
     else if (e.query_tiles > 0)
       out << ", more than " << e.few_queries << " per sequence";
   } else {

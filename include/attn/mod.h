@@ -1,4 +1,4 @@
-// Mods: variations of plain attention. A mod changes scores or drops (query, key) pairs.
+// Mods: variations of plain attention. A mod changes scores or weights, or drops (query, key) pairs.
 #pragma once
 
 #include <concepts>
@@ -23,7 +23,7 @@ namespace detail {
 struct ChosenByCondition;
 using ModByCondition = int ChosenByCondition::*;
 
-enum class ModKind { none, mask, score, sink, dropout, late, several };
+enum class ModKind { none, mask, score, sink, weight, dropout, late, several };
 
 /// The base of all mods of a kind.
 template <ModKind kOf>
@@ -51,6 +51,8 @@ template <class T>
 constexpr bool is_score = kind_of<T> == ModKind::score;
 template <class T>
 constexpr bool is_sink = kind_of<T> == ModKind::sink;
+template <class T>
+constexpr bool is_weight = kind_of<T> == ModKind::weight;
 template <class T>
 constexpr bool is_dropout = kind_of<T> == ModKind::dropout;
 template <class T>
@@ -194,6 +196,12 @@ struct SinkMod : detail::ModBase<detail::ModKind::sink> {
   Logit logit;  ///< `double(Index head)`; -inf for a head without a sink
 };
 
+/// A function of weights, applied after the softmax and before dropout. Made by weight_mod().
+template <class Weight>
+struct WeightMod : detail::ModBase<detail::ModKind::weight> {
+  Weight weight;  ///< `(w, const Position&)`: the new weight; w is a Dual when gradients are computed
+};
+
 /// Dropout: sets random weights to 0 after the softmax. Made by dropout().
 struct DropoutMod : detail::ModBase<detail::ModKind::dropout> {
   double rate;         ///< the fraction of weights that become 0
@@ -260,19 +268,19 @@ constexpr auto score_mod(Score score) {
 
 namespace detail {
 
-/// A score mod with its derivative.
-template <class Score, class Slope>
+/// The function of a score or weight mod with its derivative.
+template <class F, class Slope>
 struct WithSlope {
-  Score score;
+  F f;
   Slope slope;
 
   template <class X>
   auto operator()(X x, const Position& p) const {
     if constexpr (is_dual<X>)
-      return X{static_cast<decltype(x.value)>(score(x.value, p)),
+      return X{static_cast<decltype(x.value)>(f(x.value, p)),
                static_cast<decltype(x.value)>(slope(x.value, p)) * x.slope};
     else
-      return score(x, p);
+      return f(x, p);
   }
 };
 
@@ -287,6 +295,48 @@ constexpr auto score_mod(Score score, Slope slope) {
                 "attn::score_mod: the derivative must take a score and a position and return a floating-point number: "
                 "[](auto x, auto p) { return 2 * x; }");
   return score_mod(detail::WithSlope<Score, Slope>{std::move(score), std::move(slope)});
+}
+
+/// Replaces each weight w of the softmax (or sigmoid) with `weight(w, p)`, which multiplies the value in its place
+/// (ONNX FlexAttention: prob_mod). `w` has the type in which weights are computed (at least float) and includes sinks.
+///
+///     auto sharper = attn::weight_mod([](auto w, auto p) { return w * w; });
+///
+/// The new weights are not normalised, and lse does not change. Several weight mods are applied from left to right,
+/// then dropout. The weight of a pair that a mask drops stays 0; its value and key have no influence. The weights of
+/// naive_attention(), for_each_weight_tile() and similar functions are the new ones. Gradients flow through `weight`,
+/// which is then called with a dual number (see Dual); slopes at w = 0 must be finite.
+///
+/// The lambda is compiled into the kernel and may be called from several threads at once, for any pair of the call, in
+/// any order.
+///
+/// Cost: a weight is known only after its query has visited all keys, so the keys are visited twice. Prompts take 1.6
+/// times as long as without a weight mod, their backward pass twice as long. Few queries are processed in tiles, and
+/// nothing in bf16; single queries over a long cache take 4 to 7 times as long. For the same reason, results over parts
+/// of the keys cannot be merged: a call with Options::accumulate is refused. If `weight` only multiplies by a number
+/// that does not depend on the key, scale `out` instead; to drop random weights, use dropout().
+template <class Weight>
+constexpr auto weight_mod(Weight weight) {
+  using R = typename detail::ResultOf<Weight, float, Position>::type;
+  static_assert(
+      detail::callable<R>,
+      "attn::weight_mod: the lambda must take a weight and a position: [](auto w, auto p) { return w; }, with p.batch, "
+      "p.head, p.q and p.kv");
+  static_assert(!detail::callable<R> || std::is_floating_point_v<R>,
+                "attn::weight_mod: the lambda must return the new weight, a floating-point number; to drop pairs use "
+                "attn::mask_mod");
+  return WeightMod<Weight>{{}, std::move(weight)};
+}
+
+/// Makes a weight mod with a hand-written derivative for the backward pass: `slope(w, p)` is the derivative of `weight`
+/// with respect to w.
+template <class Weight, class Slope>
+constexpr auto weight_mod(Weight weight, Slope slope) {
+  using R = typename detail::ResultOf<Slope, float, Position>::type;
+  static_assert(detail::callable<R> && (std::is_floating_point_v<R> || !detail::callable<R>),
+                "attn::weight_mod: the derivative must take a weight and a position and return a floating-point "
+                "number: [](auto w, auto p) { return 2 * w; }");
+  return weight_mod(detail::WithSlope<Weight, Slope>{std::move(weight), std::move(slope)});
 }
 
 /// Defers making a mod until the sizes of the call are known: `make(problem)` checks the mod's arguments against the
@@ -304,13 +354,19 @@ constexpr auto bind_mod(Make make) {
   return BoundLate<Make>{{}, std::move(make)};
 }
 
-/// Several mods in order. Scores pass through them from left to right, then all masks are intersected.
+/// Several mods in order. Scores, and later weights, pass through them from left to right; all masks are intersected.
 template <class... M>
 struct Mods : detail::ModBase<detail::ModKind::several> {
   std::tuple<M...> parts;  ///< from left to right
 };
 
 namespace detail {
+
+/// Whether one of the mods of a call changes weights.
+template <class M>
+constexpr bool has_weight_mods = is_weight<M>;
+template <class... M>
+constexpr bool has_weight_mods<Mods<M...>> = (is_weight<M> || ...);
 
 template <class... M>
 constexpr Mods<M...> mods_of(std::tuple<M...> parts) {

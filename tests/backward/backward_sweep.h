@@ -34,6 +34,7 @@ TYPED_TEST_P(BackwardSweep, EveryMod) {
   for (int round = 0; round < ATTN_TEST_ROUNDS; ++round) {
     GradientCase<TypeParam> c(this->draw(random.pick(kGradientLengths), random.pick(kGradientLengths), random), random);
     each_erased_row({c.sizes, c.numbers, random}, [&](const auto& row) { c.check(row); });
+    each_weight_row({c.sizes, c.numbers, random}, [&](const auto& row) { c.check(row); });
   }
 }
 

@@ -19,7 +19,7 @@ struct ErasedMask {
   MaskMod<Keep, CoverageOf, RangeOf> operator()(const Problem& problem) const { return make(problem); }
 };
 
-/// A score mod for every scalar, and for dual numbers.
+/// The function of a score or weight mod, for every scalar and for dual numbers.
 class ErasedScore {
   template <class X>
   using Of = std::function<X(X, const Position&)>;
@@ -68,6 +68,18 @@ auto erased_grouped(const attn::detail::GroupedMask<Mask, Near, Far>& mod) {
                                       mod.grouping);
   else
     return attn::detail::grouped_mask(part(mod), part(mod.near), part(mod.far), mod.grouping);
+}
+
+struct Identity {
+  template <class X>
+  X operator()(X x, const Position&) const {
+    return x;
+  }
+};
+
+template <class F>
+auto erased_weight(const WeightMod<F>& mod) {
+  return weight_mod(ErasedScore(mod.weight));
 }
 
 template <class M>

@@ -1,4 +1,4 @@
-// The rows of mod_table.h with mods type-erased by std::function: four types for all, so that tests need few
+// The rows of mod_table.h with mods type-erased by std::function: five types for all, so that tests need few
 // instantiations. Predicates, scores and hints are still those of the mods. Compiled once (rows/erased.cpp).
 #pragma once
 
@@ -14,6 +14,7 @@ struct ErasedRows {
   std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;  ///< also included in the masks
   /// Sinks and dropouts. Each row has both, one of which changes nothing.
   std::vector<Row<decltype(attn::sinks({}) | attn::dropout(0, 0))>> others;
+  std::vector<Row<decltype(erased_weight(attn::weight_mod(Identity())))>> weights;
 };
 
 /// Returns one variant of every mod.
@@ -23,7 +24,7 @@ ErasedRows erased_rows(const Setting& s);
 template <class R>
 R random_rows(const Setting& s, R ErasedRows::*kind);
 
-/// Calls visit(row) for one variant of every mod.
+/// Calls visit(row) for one variant of every mod except weight mods.
 template <class Visit>
 void each_erased_row(const Setting& s, const Visit& visit) {
   const ErasedRows rows = erased_rows(s);
@@ -31,6 +32,12 @@ void each_erased_row(const Setting& s, const Visit& visit) {
   for (const auto& row : rows.scores) visit(row);
   for (const auto& row : rows.grouped) visit(row);
   for (const auto& row : rows.others) visit(row);
+}
+
+/// Calls visit(row) for each weight mod.
+template <class Visit>
+void each_weight_row(const Setting& s, const Visit& visit) {
+  for (const auto& row : erased_rows(s).weights) visit(row);
 }
 
 }  // namespace attn::test

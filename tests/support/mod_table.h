@@ -229,6 +229,16 @@ inline auto dropout_rows(const Setting& s) {
   return rows;
 }
 
+/// Weights that are not multiples of those of the softmax, and that depend on the pair.
+inline auto weight_rows(const Setting&) {
+  const auto factor = [](const auto& p) { return ((p.q + p.kv) & 1) == 0 ? 1.0f : 2.0f; };
+  const auto mod = attn::weight_mod([=](auto w, const auto& p) { return w * w * factor(p) + w * 0.5f; });
+  Meaning meaning;
+  meaning.weight = [=](Real w, const Pair& p) { return w * w * factor(p) + w / 2; };
+  meaning.weight_slope = [=](Real w, const Pair& p) { return 2 * w * factor(p) + 0.5L; };
+  return Rows<std::remove_const_t<decltype(mod)>>{{"lambda of weights", mod, meaning}};
+}
+
 /// A table of biases with `columns` columns, per head or for all heads.
 inline Held<float> draw_table(const Setting& s, Index columns, double drops) {
   return Held<float>(s, {1, 1, s.random.chance(0.3) ? 1 : s.sizes.heads, columns},
@@ -325,6 +335,7 @@ void each_entry(const Visit& visit) {
   own(relative_bias_rows);
   own(sink_rows);
   own(dropout_rows);
+  own(weight_rows);
   own(strided_rows);
   own(fixed_rows);
   own(dilated_rows);

@@ -63,9 +63,11 @@ struct Pair {
 struct Meaning {
   std::function<bool(const Pair&)> keep = {};
   std::function<Real(Real, const Pair&)> score = {};
-  std::function<Real(Index head)> sink = {};     ///< a logit that is added to the denominator only
-  std::function<Real(const Pair&)> factor = {};  ///< multiplies a weight after the softmax
-  std::function<double(Index head)> gain = {};   ///< the largest factor by which `score` amplifies an error; empty: 1
+  std::function<Real(Index head)> sink = {};                 ///< a logit that is added to the denominator only
+  std::function<Real(const Pair&)> factor = {};              ///< multiplies a weight after the softmax
+  std::function<Real(Real, const Pair&)> weight = {};        ///< replaces a weight after the softmax
+  std::function<Real(Real, const Pair&)> weight_slope = {};  ///< derivative of `weight`
+  std::function<double(Index head)> gain = {};  ///< the largest factor by which `score` amplifies an error; empty: 1
   Index passes = 1;  ///< largest number of passes over the output; each pass rounds the result and the log-sum-exp
 };
 
@@ -82,10 +84,11 @@ struct Numbers {
 struct Truth {
   std::vector<Real> out, lse;
   std::vector<Real> softmax, weights;  ///< `weights` multiply the values
+  std::vector<Real> slopes;            ///< derivatives of `weights` with respect to `softmax`, times `softmax`
   std::vector<Real> sigmoid_rests;     ///< 1 - softmax for sigmoids, computed without cancellation
   Real largest_score = 0;              ///< in magnitude, over kept pairs, before and after the score mods
   Real largest_value = 0;              ///< in magnitude, times the largest factor
-  Real largest_factor = 1;             ///< largest factor on a weight
+  Real largest_factor = 1;             ///< largest factor on a weight, or derivative of one
   Real dot_condition = 0;  ///< largest scale * sum |q||k|, to which a score's rounding errors are proportional
 };
 

@@ -14,6 +14,7 @@ Truth oracle(const Inputs& in, const Meaning& mod, const Numbers& numbers) {
   Truth t;
   for (double x : in.v) t.largest_value = std::max(t.largest_value, std::abs(Real(x)));
   std::vector<Real> row(static_cast<std::size_t>(s.kv_len));
+  std::vector<bool> kept(row.size());
   for (Index b = 0; b < s.batch; ++b)
     for (Index h = 0; h < s.heads; ++h) {
       const Index query_head = b * s.heads + h;
@@ -33,6 +34,7 @@ Truth oracle(const Inputs& in, const Meaning& mod, const Numbers& numbers) {
           Real x = -kInf;
           if (!mod.keep || mod.keep(p)) x = mod.score ? mod.score(scale * dot, p) : scale * dot;
           row[static_cast<std::size_t>(j)] = x;
+          kept[static_cast<std::size_t>(j)] = x != -kInf;
           if (x == -kInf) continue;
           max = std::max(max, x);
           t.largest_score = std::max({t.largest_score, std::abs(x), std::abs(scale * dot)});
@@ -52,8 +54,11 @@ Truth oracle(const Inputs& in, const Meaning& mod, const Numbers& numbers) {
         for (Index j = 0; j < s.kv_len; ++j) {
           Real& x = row[static_cast<std::size_t>(j)];
           t.softmax.push_back(x = sum == 0 ? 0 : x / sum);
-          const Real factor = mod.factor ? mod.factor({b, h, i, first + i, j}) : 1;
-          t.largest_factor = std::max(t.largest_factor, factor);
+          const Pair p{b, h, i, first + i, j};
+          const Real factor = mod.factor ? mod.factor(p) : 1, slope = mod.weight_slope ? mod.weight_slope(x, p) : 1;
+          t.largest_factor = std::max({t.largest_factor, factor, slope});
+          t.slopes.push_back(x * factor * slope);
+          if (mod.weight && kept[static_cast<std::size_t>(j)]) x = mod.weight(x, p);
           t.weights.push_back(x *= factor);
         }
         for (Index e = 0; e < s.v_dim; ++e) {
@@ -100,13 +105,14 @@ GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>& grad_
         };
         Real delta = 0, delta_size = 0;
         for (Index j = 0; j < s.kv_len; ++j)
-          if (const Real zw = at(forward.weights, row * s.kv_len + j); zw != 0)
-            delta += zw * product(j), delta_size += zw * std::abs(product(j));
+          if (const Real zw = at(forward.slopes, row * s.kv_len + j); zw != 0)
+            delta += zw * product(j), delta_size += std::abs(zw * product(j));
         if (!grad_lse.empty()) delta -= at(grad_lse, row);
         if (numbers.sigmoid_bias) delta = delta_size = 0;  // sigmoid weights are independent of each other
         std::vector<Real> query_size(static_cast<std::size_t>(s.head_dim), 0);
         for (Index j = 0; j < s.kv_len; ++j) {
-          const Real w = at(forward.softmax, row * s.kv_len + j), zw = at(forward.weights, row * s.kv_len + j);
+          const Real w = at(forward.softmax, row * s.kv_len + j), zw = at(forward.slopes, row * s.kv_len + j),
+                     multiplier = at(forward.weights, row * s.kv_len + j);
           if (w == 0) continue;
           Real dot = 0;
           const Index key = (kv_head * s.kv_len + j) * s.head_dim, value = (kv_head * s.kv_len + j) * s.v_dim;
@@ -116,8 +122,8 @@ GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>& grad_
           const Real dp = product(j), g = (rest * zw * dp - w * delta) * slope,
                      g_size = (rest * zw * std::abs(dp) + w * (std::abs(delta) + delta_size)) * std::abs(slope);
           for (Index c = 0; c < s.v_dim; ++c) {
-            to(t.value, value + c) += zw * Real(at(grad_out, row * s.v_dim + c));
-            to(value_size, value + c) += zw * std::abs(Real(at(grad_out, row * s.v_dim + c)));
+            to(t.value, value + c) += multiplier * Real(at(grad_out, row * s.v_dim + c));
+            to(value_size, value + c) += multiplier * std::abs(Real(at(grad_out, row * s.v_dim + c)));
           }
           for (Index d = 0; d < s.head_dim; ++d) {
             const Real q = at(in.q, row * s.head_dim + d), k = at(in.k, key + d);

@@ -139,8 +139,9 @@ class CheckedSequences {
     Rows::for_each(query, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       own_options.q_offset = q_offset_of(options, s);
       own_options.kv_offset = kv_offset_of(options, kept_, s);
-      const Problem own = make_problem<T>(part(q_, element, rows), keys_like(kept_.keys(s), kept_.length(s)),
-                                          keys_like(kept_.values(s), kept_.length(s)), own_options, outputs);
+      const Problem own =
+          make_problem<T>(part(q_, element, rows), keys_like(kept_.keys(s), kept_.length(s)),
+                          keys_like(kept_.values(s), kept_.length(s)), own_options, outputs, has_weight_mods<M>);
       Problem for_mods = own;
       for_mods.batch = kept_.size();
       for_mods.sequence = s;

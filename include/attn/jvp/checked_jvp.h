@@ -21,6 +21,8 @@ DTypeView<const T> checked_direction(const X& x, const DTypeView<const T>& of, c
 
 template <class Q, class K, class V, class DQ, class DK, class DV, class M>
 class CheckedJvp {
+  static_assert(!has_weight_mods<M>,
+                "attn: attention_jvp() does not support weight_mod(); use attn::attention_backward()");
   const CheckedCall<Q, K, V, M> call_;
   const Held<DQ> q_held_;
   const Held<DK> k_held_;
@@ -48,7 +50,7 @@ class CheckedJvp {
   template <class Out>
   void run(Out& out, Out& tangent, const Options& options) const {
     const TileModsIfAny<T, Bound<M>> tile_mods(call_.mods);
-    const ScoreSlopesIfAny<T, Bound<M>> slopes(call_.mods);
+    const ModSlopesIfAny<T, Bound<M>> slopes(call_.mods);
     jvp<T>({call_.tensors(out), output_view<T>(tangent, call_.problem), directions_.q, directions_.k, directions_.v,
             tile_mods.get(), slopes.get()},
            options);

@@ -17,7 +17,7 @@ struct JvpCall {
   DTypeView<const T> tangent_q;
   KvRows<T> tangent_k, tangent_v;
   const TileMods<T>* mods;
-  const ScoreSlopes<T>* slopes;
+  const ModSlopes<T>* slopes;
 };
 
 /// The online softmax of attention() with two more sums besides the output, relative to the same maxima: with weights w

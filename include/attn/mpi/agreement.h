@@ -212,14 +212,17 @@ struct Sharing {
   bool by_heads = false;   ///< whether ranks exchange tokens for heads, so that no results are merged
 };
 
-/// Refuses options that a Ring cannot honour.
-inline void check_ring_options(const Options& options, const Sharing& sharing) {
+/// Refuses options and mods that a Ring cannot honour.
+inline void check_ring_options(const Options& options, const Sharing& sharing, bool changes_weights) {
   require(options.workspace.data() == nullptr,
           "a Ring allocates its own memory; Options::workspace must be empty, but has ", options.workspace.size(),
           " bytes");
   require(
       !options.row_invariant || sharing.by_heads,
       "row_invariant: this call merges the results of ranks, so bits depend on the layout; use attention_by_heads()");
+  require(!changes_weights || sharing.by_heads,
+          "weight_mod() needs the sum over all keys of a query, but this call merges the results of ranks; use "
+          "attention_by_heads()");
 }
 
 /// Compares the terms of all ranks. @returns the lengths of the whole sequence.

@@ -316,7 +316,7 @@ class DecodeCall {
     for (Index s = 0; s < kept_.size(); ++s)
       require(kept_.offset(s) == 0, "attn::mpi: ", kept_.offset(s), " tokens of sequence ", s,
               " have left the window of its cache, but ranks need all tokens of their layout");
-    check_ring_options(options, {.layout = layout_, .of_queries = false});
+    check_ring_options(options, {.layout = layout_, .of_queries = false}, has_weight_mods<M>);
     require(kept_.rope() == nullptr,
             "decode: the cache rotates keys by their rows on this rank, which are not their positions; use a cache "
             "without a rope, and rotate keys and queries beforehand: rope.rotate(k, positions)");

@@ -105,6 +105,7 @@ class PlacedMods {
   static constexpr bool kHasMasks = Mods::kHasMasks;
   static constexpr bool kIsOpaque = Mods::kIsOpaque;
   static constexpr bool kHasSinks = Mods::kHasSinks;
+  static constexpr bool kHasWeights = Mods::kHasWeights;
   static constexpr bool kHasDropout = Mods::kHasDropout;
   static constexpr bool kIsGrouped = false;
   static constexpr bool kLearns = Mods::kLearns;

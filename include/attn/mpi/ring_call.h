@@ -122,11 +122,13 @@ void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
       hash.add(static_cast<std::int64_t>(visited.begin));
       hash.add(static_cast<std::int64_t>(visited.end));
     }
-    if constexpr (Mods::kHasScores) {
-      constexpr float kScores[] = {1, -9, 70, 600};  // many mods leave scores near 0 unchanged
-      if (i < static_cast<int>(need.scores.size()))
-        need.scores[static_cast<std::size_t>(i)] = static_cast<double>(own.score(kScores[i], p));
-    }
+    const auto seen = static_cast<std::size_t>(i);
+    if (seen >= need.scores.size()) continue;
+    constexpr float kScores[] = {1, -9, 70, 600};  // many mods leave scores near 0 unchanged
+    if constexpr (Mods::kHasScores)
+      need.scores[seen] = static_cast<double>(own.score(kScores[i], p));
+    else if constexpr (Mods::kHasWeights)
+      need.scores[seen] = static_cast<double>(own.weight(0.25f, p));
   }
   need.masks = hash.value();
 }
@@ -249,8 +251,8 @@ class RingCall : public CallInputs<Q, K, V> {
       : Inputs(query, key, value), comm(on) {
     Terms terms;
     failure.guard([&] {
-      own = make_problem<T>(q, k, v, options);
-      check_ring_options(options, sharing);
+      own = make_problem<T>(q, k, v, options, Outputs::own, has_weight_mods<M>);
+      check_ring_options(options, sharing, own.changes_weights);
       terms.add_types<T>(operation, q.dtype(), k.dtype(), v.dtype());
       terms.add_call<M>(own, options);
       more(*this, terms);

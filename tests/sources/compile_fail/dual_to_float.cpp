@@ -1,4 +1,4 @@
-// expect: attn: converting attn::Dual to a plain number loses the derivative; in a score mod that is differentiated,
+// expect: attn: converting attn::Dual to a plain number loses the derivative; in a mod that is differentiated,
 // expect: use auto instead of float or double
 #include <attn/attn.h>
 

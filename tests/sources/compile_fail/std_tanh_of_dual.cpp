@@ -1,4 +1,4 @@
-// expect: attn: a score mod that is differentiated must call tanh(x) without std::, so that the overload for attn::Dual
+// expect: attn: a mod that is differentiated must call tanh(x) without std::, so that the overload for attn::Dual
 // expect: is found
 #include <attn/attn.h>
 

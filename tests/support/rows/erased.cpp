@@ -34,6 +34,8 @@ void add(const Row<M>& row, const Setting& s, ErasedRows& to) {
     to.others.push_back({row.name, row.mod | attn::dropout(0, 0), row.meaning});
   else if constexpr (std::is_same_v<M, DropoutMod>)
     to.others.push_back({row.name, no_sinks(s) | row.mod, row.meaning});
+  else if constexpr (requires { erased_weight(row.mod); })
+    to.weights.push_back({row.name, erased_weight(row.mod), row.meaning});
   else if constexpr (changes_scores<M>())
     to.scores.push_back({row.name, erased_score(row.mod), row.meaning});
   else

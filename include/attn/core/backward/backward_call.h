@@ -20,7 +20,7 @@ class ListedCall {
   /// The mods of a batch element except the one that lists keys; see BackwardCall.
   struct Mods {
     const TileMods<T>* tile;
-    const ScoreSlopes<T>* slopes;
+    const ModSlopes<T>* slopes;
     const LearnedMods<T>* learned;
   };
   using Use = std::function<void(const Mods&)>;
@@ -62,7 +62,8 @@ constexpr bool lists_keys() {
 }
 
 /// One call. `tensors` has queries, keys and values; `out` and `lse` are those of the forward pass. If `mods` is null,
-/// no score is changed and no pair is dropped; if `slopes` is null, no score is changed. A null grad_lse means zeros.
+/// nothing is changed and no pair is dropped; if `slopes` is null, no score and no weight is changed. A null grad_lse
+/// means zeros.
 template <class T>
 struct BackwardCall {
   CallTensors<T> tensors;
@@ -71,7 +72,7 @@ struct BackwardCall {
   LseRests<T> lse_rests;  ///< the parts of lse lost to rounding
   DTypeView<T> grad_q, grad_k, grad_v;
   const TileMods<T>* mods;
-  const ScoreSlopes<T>* slopes;
+  const ModSlopes<T>* slopes;
   const LearnedMods<T>* learned;  ///< null if no gradients of mods' parameters are requested
   /// If tensors.score has weights: each query's contribution to their gradient, (batch, heads, q_len, head_dim).
   DTypeView<T> grad_weights = {};

@@ -238,6 +238,7 @@ class BackwardLoop {
     const QueryTile& queries = p.queries;
     const Index width = family_.set_for(queries.rows.size()).queries, kv_head = problem_.kv_head(queries.head);
     const RowSums<T> sums{p.lse, p.delta, p.lse_rest, m.sum_rest, p.delta_rest, m.grad_rest};
+    if (problem_.changes_weights) std::copy_n(p.lse, width, m.lse), std::copy_n(p.lse_rest, width, m.lse_rest);
     const T sink = call_.mods ? static_cast<T>(call_.mods->sink(queries.head)) : -kInfinity;
     for (Index i = 0; i < width; ++i) {
       if (!std::isfinite(p.delta[i])) p.delta[i] = 0;
@@ -257,6 +258,7 @@ class BackwardLoop {
       const KvTile keys = loaded(queries.batch, kv_head, tile, 0, m);
       TileMemory<T> memory{};
       compute_scores(p, pairs, coverage == Coverage::some, keys, memory, m);
+      if (problem_.changes_weights) change_weights(p, m.lse, m.lse_rest, pairs, memory, m);
       plan_.kernels().add_to_sums(sums, m.scores, m.grad_scores, width, range.size());
     }
     for (Index i = 0; i < width; ++i) {
@@ -276,7 +278,7 @@ class BackwardLoop {
   Coverage coverage_of(const Tile& pairs) const {
     return call_.mods ? call_.mods->coverage(plan_.vectors(), pairs) : Coverage::all;
   }
-  bool with_slopes(const WorkerMemory<T>& m) const { return call_.slopes && !m.raw; }
+  bool with_slopes(const WorkerMemory<T>& m) const { return call_.slopes && call_.has_scores() && !m.raw; }
 
   /// Computes the modded scores of a tile, in m.scores, and the gradients of its weights, in m.grad_scores.
   void compute_scores(const PreparedQueries<T>& p, const Tile& pairs, bool masked, const KvTile& keys,
@@ -310,6 +312,23 @@ class BackwardLoop {
       call_.mods->drop_weights(plan_.vectors(), weights, WeightOrder::keys_by_queries, queries, pairs);
   }
 
+  /// Computes the weights of a tile after the weight mods, in m.changed, and multiplies the gradients of these weights,
+  /// in m.grad_scores, by the slopes of the mods. m.scores keeps the scores.
+  void change_weights(const PreparedQueries<T>& p, const T* lse, const T* lse_rest, const Tile& pairs,
+                      TileMemory<T>& tile, const WorkerMemory<T>& m) const {
+    const Index queries = family_.set_for(p.queries.rows.size()).queries, count = pairs.kv.size(),
+                size = count * queries;
+    tile.dropped = m.dropped;
+    tile.scores = m.scores;
+    family_.find_dropped(tile, queries, count);
+    std::copy_n(m.scores, size, m.changed);
+    std::fill_n(m.weight_slopes, size, T(0));  // as the gradients, of which softmax() makes some that are not needed
+    plan_.kernels().softmax({m.changed, m.weight_slopes, nullptr, lse, lse_rest, p.delta, p.delta_rest}, queries,
+                            count);
+    call_.slopes->change_weights(plan_.vectors(), {m.changed, queries, nullptr, m.dropped, pairs, m.weight_slopes});
+    for (Index i = 0; i < size; ++i) m.grad_scores[i] *= m.weight_slopes[i];
+  }
+
   void one_tile(PreparedQueries<T>& p, const Tile& pairs, bool masked, KvTile& keys, Index key_part,
                 const WorkerMemory<T>& m) const {
     const Index rows_of_tile = p.queries.rows.size(), count = keys.range.size();
@@ -321,10 +340,12 @@ class BackwardLoop {
     const bool select = modded && !(p.finite && is_finite(keys));
     tile.dropped = m.dropped;
     if (select) family_.find_dropped(tile, kernels.queries, count);
+    if (problem_.changes_weights) change_weights(p, p.lse, p.lse_rest, pairs, tile, m);
     plan_.kernels().softmax(
         {m.scores, m.grad_scores, with_slopes(m) ? m.slopes : nullptr, p.lse, p.lse_rest, p.delta, p.delta_rest},
         kernels.queries, count);
-    drop(m.scores, kernels.queries, pairs);
+    T* const weights = problem_.changes_weights ? m.changed : m.scores;
+    drop(weights, kernels.queries, pairs);
     if (m.raw) call_.learned->learn(m.raw, m.grad_scores, kernels.queries, pairs, m.sums);
 
     tile.scores = m.grad_scores;
@@ -332,7 +353,7 @@ class BackwardLoop {
     const OutUpdate update = std::exchange(p.added[key_part], 1) ? OutUpdate::add : OutUpdate::overwrite;
     if (other) add_other_gradients(p, keys, tile.out, update, kernels.queries, m);
     if (select) {
-      add_rows_by_selection(m.scores, m.dropped, kernels.queries, count,
+      add_rows_by_selection(weights, m.dropped, kernels.queries, count,
                             rows(family_, call_.grad_out, p.queries, m.rows), kept_factor_, rows_of_tile,
                             problem_.v_dim, plan_.value_row(), keys.grad_value);
       if (other) return;
@@ -343,7 +364,7 @@ class BackwardLoop {
       return;
     }
     const BackwardKernelSet<T>& own = plan_.kernels();
-    own.add_rows(m.scores, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(), keys.grad_value);
+    own.add_rows(weights, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(), keys.grad_value);
     if (other) return;
     tile.weights = own.arrange_weights(m.grad_scores, kernels.queries, count, m.weights);
     kernels.value(tile, keys.arranged_key, count, problem_.head_dim, update, PrefetchPlan::nothing(p.lse));

@@ -32,6 +32,8 @@ struct WorkerMemory {
   T *scores, *grad_scores, *slopes;  // (keys, queries)
   T* tile_max;
   T *sum_rest, *grad_rest;       // (queries): see RowSums
+  T *lse, *lse_rest;             // (queries): of the forward pass, if mods change weights
+  T *changed, *weight_slopes;    // (keys, queries): weights after the weight mods, and the slopes of these mods
   T *rows, *more_rows;           // (queries, head_dim or v_dim)
   T *packed_key, *packed_value;  // (keys of a chunk, head_dim), (…, v_dim)
   T *arranged_key, *weights;     // (keys of a chunk, head_dim) and (keys, queries), if kernels expect another order
@@ -182,6 +184,9 @@ class BackwardPlan {
     m.packed_key = arena.take(keys * key), m.packed_value = arena.take(keys * value);
     m.arranged_key = arena.take(keys * arranged_row()), m.weights = arena.take(arranged_weights());
     m.rows = arena.take(widest * q), m.more_rows = arena.take(widest * q);
+    const Index changed = problem_.changes_weights ? kKeyTile * q : 0;
+    m.changed = arena.take(changed), m.weight_slopes = arena.take(changed);
+    m.lse = arena.take(changed / kKeyTile), m.lse_rest = arena.take(changed / kKeyTile);
     m.raw = learned_.slots > 0 ? arena.take(kKeyTile * q) : nullptr;
     m.dropped = arena.template take_as<bool>(kKeyTile * q);
     m.sums = nullptr;

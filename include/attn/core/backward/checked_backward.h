@@ -76,12 +76,12 @@ class BackwardMods {
   BackwardMods(const Mods& mods, const Problem& problem) : tile_(mods), slopes_(mods), learned_(mods, problem) {}
 
   const TileMods<T>* tile() const { return tile_.get(); }
-  const ScoreSlopes<T>* slopes() const { return slopes_.get(); }
+  const ModSlopes<T>* slopes() const { return slopes_.get(); }
   const LearnedMods<T>* learned() const { return learned_.get(); }
 
  private:
   TileModsIfAny<T, Mods> tile_;
-  ScoreSlopesIfAny<T, Mods> slopes_;
+  ModSlopesIfAny<T, Mods> slopes_;
   LearnedIfAny<T, Mods> learned_;
 };
 
@@ -167,7 +167,7 @@ class CheckedBackward {
                                {},
                                options.accumulate,
                                !has_more_keys && sums_rows(tensors, out_, Bound<M>::kIsGrouped, options)};
-    if constexpr (lists_keys<Bound<M>>())
+    if constexpr (lists_keys<Bound<M>>() && !Bound<M>::kHasWeights)
       if (call.mods.grouped().gathers_backward(call.problem))
         return listed_backward<T>(made, ListedCallOf<T, Bound<M>, BackwardMods>(call.mods, call.problem), options);
     backward<T>(made, options);

@@ -73,8 +73,9 @@ ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options
   const CallTensors<T>& t = call.tensors;
   const ChosenKernels<T> in_full = t.kernels.choose(options, Bf16Products::none);
   const std::initializer_list<DType> dtypes = {t.q.dtype(), t.k.dtype(), t.v.dtype(), call.grad_out.dtype()};
-  // With row_invariant, the forward pass does not round either.
-  if (t.score || t.problem.sigmoid_bias || t.problem.row_invariant || !rounds_to_bf16(t.problem, options, dtypes))
+  // With row_invariant and weight mods, the forward pass does not round either.
+  if (t.score || t.problem.sigmoid_bias || t.problem.row_invariant || t.problem.changes_weights ||
+      !rounds_to_bf16(t.problem, options, dtypes))
     return in_full;
   const ChosenKernels<T> rounding = t.kernels.choose(options, bf16_products(t.problem, options, dtypes));
   if (!rounding.in_bf16()) return in_full;
@@ -94,6 +95,7 @@ ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options
 template <class T>
 bool sums_rows(const CallTensors<T>& tensors, const DTypeView<const T>& out, bool groups, const Options& options) {
   if (options.accumulate || tensors.problem.sigmoid_bias) return false;
+  if (tensors.problem.changes_weights) return true;  // `out` does not give delta
   const bool is_rounded = out.dtype() != DType::native && !tensors.problem.has_part_of_keys;
   return is_rounded || lse_is_of_other_scores(tensors, groups, options);
 }

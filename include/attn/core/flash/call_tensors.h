@@ -272,7 +272,9 @@ ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& optio
   if (problem.sigmoid_bias) return without_products(tensors.kernels.sigmoids(vectors_of(isa_of(options))));
   // The bf16 kernels of a tile sum the weights of several tiles of keys before they round. Over how many tiles they sum
   // depends on all rows of the tile, so results of a row would depend on other rows.
-  if (problem.row_invariant) return without_products(tensors.kernels.choose(options, Bf16Products::none).family);
+  // The weights of bf16 kernels are rounded, and stored in pairs, before a mod could change them.
+  if (problem.row_invariant || problem.changes_weights)
+    return without_products(tensors.kernels.choose(options, Bf16Products::none).family);
   ChosenKernels<T> kernels = tensors.kernels.choose(
       options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
   const IsaParts parts = parts_of(isa_of(options));

@@ -111,7 +111,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
   CheckedCall(const Q& query, const K& key, const V& value, const M& given_mods, const Options& options,
               Outputs outputs = Outputs::own, bool has_rope = false)
       : Inputs(query, key, value),
-        problem(with_rope(make_problem<T>(q, k, v, options, outputs), has_rope)),
+        problem(with_rope(make_problem<T>(q, k, v, options, outputs, has_weight_mods<M>), has_rope)),
         mods(bind_call(given_mods, problem)) {}
 
   const Problem problem;

@@ -33,7 +33,7 @@ struct ChosenKernels {
   /// keys are so few that the other costs of a query do. The matrix unit is faster from two queries on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
-    if (problem.row_invariant) return 0;
+    if (problem.row_invariant || problem.changes_weights) return 0;
     if (on_matrix_unit()) return 1;
     const Index lanes = full_precision.by_vectors[0].queries;
     return problem.kv_len >= kLeastKeys && problem.head_dim >= kLeastVectors * lanes ? std::max(kFew, lanes / 2) : kFew;

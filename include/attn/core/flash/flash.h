@@ -31,10 +31,12 @@ class JoinedHeads {
  public:
   /// Whether the heads of a pass can be joined. Passes with sinks, additive scores or dropout cannot: each head has a
   /// separate sink and score, but a tile has only one, and dropout draws its numbers for several queries of a head at a
-  /// time.
+  /// time. Weight mods, too, are applied to several queries of a head at a time.
   static bool can_join(const Pass<T>& pass) {
     const Problem& p = pass.tensors.problem;
-    if (p.q_len != 1 || p.heads == p.kv_heads || pass.tensors.score || pass.tensors.q_list.exists()) return false;
+    if (p.q_len != 1 || p.heads == p.kv_heads || pass.tensors.score || pass.tensors.q_list.exists() ||
+        p.changes_weights)
+      return false;
     if (!pass.mods) return true;
     if (pass.mods->kept_factor() != 1) return false;
     for (Index h = 0; h < p.heads; ++h)
@@ -73,6 +75,7 @@ class JoinedHeads {
     void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const override {
       each(tile, [&](const Tile& one, Index i) { mods_->apply(vectors, scores + i, stride, one, masked); });
     }
+    void change_weights(VectorSet, const WeightsToChange<T>&) const override {}  // there are no weight mods
     long double kept_factor() const override { return 1; }
     void drop_weights(VectorSet, T*, WeightOrder, Index, const Tile&) const override {}  // there is no dropout
 
@@ -138,7 +141,8 @@ class PassTasks {
   double flops() const {
     const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
                          static_cast<double>(problem_.kv_len);
-    const Index of_score = problem_.head_dim * (pass_.tensors.score ? kFlopsOfTanh : 1);
+    const Index sweeps = problem_.changes_weights ? 2 : 1;
+    const Index of_score = sweeps * problem_.head_dim * (pass_.tensors.score ? kFlopsOfTanh : 1);
     return 2 * pairs * static_cast<double>(of_score + problem_.v_dim);
   }
 
@@ -219,6 +223,7 @@ class PassTasks {
     e.query_tiles += query_tiles();
     e.few_queries = pass_.kernels.few_queries(problem_);
     e.row_invariant = problem_.row_invariant;
+    e.changes_weights = problem_.changes_weights;
     e.packs_keys |= single ? decode_loop_.packs_keys() : prefill_loop_.packs_keys();
     e.packs_values |= single ? decode_loop_.packs_values() : prefill_loop_.packs_values();
     for (Index block = 0; query_tiles() > 0 && block < partition.blocks.count(); ++block)

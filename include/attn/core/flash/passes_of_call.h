@@ -121,7 +121,8 @@ void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& 
 /// long, many tiles of the ungrouped call have no far pair. Each pass over the same rows rounds them once more, so
 /// there must not be many passes.
 inline bool grouping_pays(const Problem& call, const Grouping& g) {
-  if (call.row_invariant) return false;  // the choice depends on the lengths
+  if (call.row_invariant) return false;    // the choice depends on the lengths
+  if (call.changes_weights) return false;  // a pass must visit all keys of its queries
   if (g.always) return true;
   constexpr Index kQueries = 48;  // of a float tile with AVX-512
   const auto tiles = [](Index queries, Index keys) {

@@ -123,7 +123,8 @@ class PrefillTiles {
                           .arranged = format.arranges_values ? value_row : 0,
                           .weights = format.defers_value_product ? queries / format.per_number() : 0,
                           .chunk = has_queries ? whole : keys,
-                          .totals = merges_stretches_ || spans_stretches_},
+                          .totals = merges_stretches_ || spans_stretches_,
+                          .whole_sum = problem_.changes_weights},
                          tiles);
   }
 
@@ -158,7 +159,8 @@ class PrefillState {
         m_(m),
         update_(pass.resumes && !merges_stretches ? OutUpdate::add : OutUpdate::overwrite),
         kept_factor_(pass.kept_factor()),
-        merges_(merges_stretches) {
+        merges_(merges_stretches),
+        sums_only_(problem().changes_weights && !problem().sigmoid_bias) {
     load_queries();
     if (pass.tensors.score) m_.score_weight = pass.tensors.score->of(of.head);
     if (merges_) {
@@ -170,6 +172,25 @@ class PrefillState {
       pass.begin(queries, queries.rows.size(), width(), m_);
       if (pass.resumes) load_output();
     }
+    if (sums_only_) std::fill_n(m_.out, problem().v_dim * width(), T(0));
+    if (problem().changes_weights) std::fill_n(m_.whole_sum, width(), T(1));  // as it remains for sigmoids
+  }
+
+  /// Whether this sweep over the keys computes only the sums by which weights are divided, so that mods can change the
+  /// weights in a second sweep.
+  bool sums_only() const { return sums_only_; }
+
+  /// Begins the second sweep, after finish(). Its maxima are those of all keys from the start.
+  void begin_weights() {
+    for (Index i = 0; merges_ && i < width(); ++i) {
+      const auto all = SoftmaxState<T>::of(m_.totals.max[i], m_.totals.out_rest[i]);
+      m_.max[i] = all.max, m_.sum[i] = all.sum;
+    }
+    std::copy_n(m_.sum, width(), m_.whole_sum);
+    std::fill_n(m_.sum_rest, width(), T(0));
+    update_ = OutUpdate::overwrite;
+    stretch_ = kNoStretch;
+    has_totals_ = merges_ = sums_only_ = false;
   }
 
   QueryTile queries;
@@ -195,9 +216,11 @@ class PrefillState {
       family_->find_max(m, width(), count);
     }
     dropped_any_ |= modded;  // a changed score may be -inf
-    const bool select = modded && by_selection && !family_->all_finite(tile.value, count, v_dim);
-    if (select) family_->find_dropped(m, width(), count);
+    const bool changes_weights = problem().changes_weights && !sums_only_;
+    const bool select = modded && by_selection && !sums_only_ && !family_->all_finite(tile.value, count, v_dim);
+    if (select || (modded && changes_weights)) family_->find_dropped(m, width(), count);
     const bool moved = kernels_->softmax(m, count, tile.value, v_dim);
+    if (changes_weights) pass_->change_weights(m, width(), queries, tile.keys, modded);
     if (kept_factor_ != T(1)) pass_->drop_weights(m.weights, order_of_weights(), width(), queries, tile.keys);
     if (moved) multiply(ahead);  // pending weights are relative to the old maximum
     if (moved && update_ == OutUpdate::add) update_ = OutUpdate::rescale_and_add;
@@ -216,6 +239,7 @@ class PrefillState {
 
   /// Updates `out`: multiplies the pending weights by their values.
   void multiply(const PrefetchPlan& ahead) {
+    if (sums_only_) waiting_ = 0;
     if (waiting_ == 0) return;
     TileMemory<T> m = m_;
     m.weights = weights_of(first_);
@@ -236,6 +260,8 @@ class PrefillState {
     if (has_totals_) end_stretch();
     full_precision().finish(m_, width(), problem().v_dim, has_totals_);
     multiply_out(kept_factor_);
+    if (problem().changes_weights && !sums_only_)  // the weights were divided by the sums
+      for (Index i = 0; i < width(); ++i) m_.sum[i] = m_.whole_sum[i] == T(0) ? T(0) : T(1);
   }
 
   bool must_compute_again() const {
@@ -249,7 +275,7 @@ class PrefillState {
     if (merges_)
       pass_->store_lse(queries, m_.totals);
     else
-      pass_->store_lse(queries, m_.max, m_.sum);
+      pass_->store_lse(queries, m_.max, problem().changes_weights ? m_.whole_sum : m_.sum);
   }
 
  private:
@@ -335,6 +361,7 @@ class PrefillState {
   Index stretch_ = kNoStretch;  ///< number of the current stretch of keys
   bool has_totals_ = false;     ///< whether an earlier stretch has ended
   bool merges_;                 ///< see PassContext::merges_stretches()
+  bool sums_only_;              ///< see sums_only()
 };
 
 /// Plans what to prefetch while `queries` visit `keys`: the rows that are needed next and are not in the cache yet.
@@ -446,9 +473,17 @@ class PrefillLoop {
     tile.store_result();
   }
 
-  /// Runs tiles of queries, which share their kernels, over all keys that they visit. All of them visit a chunk of keys
-  /// before the next chunk is loaded.
+  /// Runs tiles of queries, which share their kernels, over all keys that they visit; with weight mods, twice.
   void visit_keys(std::span<PrefillState<T>> tiles, const QueryTile& following, bool by_selection) const {
+    if (tiles.front().sums_only()) {
+      sweep(tiles, following, by_selection);
+      for (PrefillState<T>& tile : tiles) tile.begin_weights();
+    }
+    sweep(tiles, following, by_selection);
+  }
+
+  /// All tiles of queries visit a chunk of keys before the next chunk is loaded.
+  void sweep(std::span<PrefillState<T>> tiles, const QueryTile& following, bool by_selection) const {
     const KernelFamily<T>& family = tiles.front().family();
     key_tiles_.for_each_chunk(family, hull_of_visited(tiles), [&](std::span<KvTile> chunk) {
       for (PrefillState<T>& tile : tiles) {

@@ -109,6 +109,7 @@ struct TileSizes {
   Index keys = kKeyTile;   ///< keys that the scores have space for
   Index value_sums = 0;    ///< per query, like `out`; 0 if values are not read in runs
   bool totals = false;     ///< whether there may be more than one stretch
+  bool whole_sum = false;  ///< whether weight mods need the sum over all keys
 };
 
 /// Lays out the memory of a worker that processes `tiles` tiles of queries in turn. Its size is linear in head_dim +
@@ -151,6 +152,7 @@ class TileLayout {
       m.sum_rest = arena.take(queries);
       if (sizes_.totals)
         m.totals = {arena.take(queries), arena.take(sizes_.out * queries), arena.take(sizes_.out * queries)};
+      if (sizes_.whole_sum) m.whole_sum = arena.take(queries);
       own = arena.taken() - begin;
     }
     arena.skip((tiles_ - 1 - tile) * own);

@@ -53,7 +53,7 @@ struct ValueRun {
 
 /// The working memory of one tile of queries, as the kernels for tiles use it. The kernels for single queries store
 /// queries as rows (see DecodeKernels); those for bf16 store pairs of bf16 in some members (see Bf16Packing). The first
-/// six members belong to the tile; tiles that are processed in turn share the others.
+/// seven members belong to the tile; tiles that are processed in turn share the others.
 template <class T>
 struct TileMemory {
   T* query;     ///< (head_dim, queries), scaled unless `scale` is not 1
@@ -62,6 +62,7 @@ struct TileMemory {
   T* sum;       ///< (queries): the sum of e^(score - max) so far
   T* sum_rest;  ///< (queries): the part of `sum` lost to rounding; with it, errors do not grow with the number of keys
   Totals<T> totals;
+  T* whole_sum;     ///< (queries): with weight mods, the sum over all keys, which a first sweep has computed
   T* scores;        ///< (keys, queries)
   Index row;        ///< single queries: distance from the scores of one query to those of the next
   T* tile_max;      ///< (queries): the maximum of the scores of the current tile of keys
@@ -70,7 +71,7 @@ struct TileMemory {
   T* packed_key;    ///< (keys, head_dim), where the caller's rows cannot be read in place
   T* packed_value;  ///< (keys, v_dim), where the caller's rows cannot be read in place
   T* arranged;      ///< (keys, v_dim) in the order that kernels need, if other than rows
-  bool* dropped;    ///< (keys, queries), only used next to values that are not finite
+  bool* dropped;    ///< (keys, queries), only used next to values that are not finite, and by weight mods
   T scale;          ///< factor that the scores must still be multiplied by
   /// Single queries over values in several runs: the sums so far, (queries, v_dim), and the current run.
   T* value_sums;

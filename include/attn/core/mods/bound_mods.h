@@ -33,12 +33,13 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
 }
 
 /// The mods of one batch element as a path needs them. For each pair, they give the new score, whether the pair is
-/// kept, and the factor of its weight; for each head, the logit of its sinks; for each tile, the hints and the
-/// positions of its pairs. Positions are absolute.
+/// kept, the new weight, and the factor of that weight; for each head, the logit of its sinks; for each tile, the hints
+/// and the positions of its pairs. Positions are absolute.
 template <class M>
 concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& tile, Index head) {
   { mods.score(1.0f, p) } -> std::same_as<float>;
   { mods.keep(p) } -> std::same_as<bool>;
+  { mods.weight(1.0f, p) } -> std::same_as<float>;
   { mods.weight_factor(p) } -> std::same_as<long double>;
   { mods.sink(head) } -> std::same_as<double>;
   { mods.coverage(tile) } -> std::same_as<Coverage>;
@@ -51,10 +52,10 @@ constexpr long double inverse_of(long double x) { return x == 0 ? 0 : 1 / x; }
 
 /// Whether attention is the same with these mods as without mods.
 template <class M>
-constexpr bool changes_nothing = !(M::kHasScores || M::kHasMasks || M::kHasSinks || M::kHasDropout);
+constexpr bool changes_nothing = !(M::kHasScores || M::kHasMasks || M::kHasSinks || M::kHasWeights || M::kHasDropout);
 /// Whether these mods only drop pairs before the softmax.
 template <class M>
-constexpr bool has_only_masks = !(M::kHasScores || M::kHasSinks || M::kHasDropout);
+constexpr bool has_only_masks = !(M::kHasScores || M::kHasSinks || M::kHasWeights || M::kHasDropout);
 
 /// All mods combined, as the naive and flash paths see them: one score mod, one predicate, one hint, one sink. Each M
 /// is a value or a const reference.
@@ -67,6 +68,7 @@ class BoundMods {
   static constexpr bool kHasWords = (has_words<M> || ...);
   static constexpr bool kIsOpaque = (is_opaque<M> || ...);
   static constexpr bool kHasSinks = (is_sink<M> || ...);
+  static constexpr bool kHasWeights = (is_weight<M> || ...);
   static constexpr bool kHasDropout = (is_dropout<M> || ...);
   static constexpr bool kIsGrouped = (is_grouped<M> || ...);
   /// Whether a mod has learned parameters.
@@ -83,6 +85,13 @@ class BoundMods {
   X score(X x, const Position& p) const {
     each_of<ModKind::score>([&](const auto& mod) { x = unfused(static_cast<X>(mod.score(x, p))); });
     return x;
+  }
+
+  /// Applies the weight mods, left to right, like score().
+  template <class X>
+  X weight(X w, const Position& p) const {
+    each_of<ModKind::weight>([&](const auto& mod) { w = unfused(static_cast<X>(mod.weight(w, p))); });
+    return w;
   }
 
   /// Returns the derivative of the modded score with respect to the score x. Calls add(slot, gradient) for each
@@ -260,7 +269,7 @@ template <class M>
 concept ModsOfCall = requires(const M& mods, Index batch) {
   requires std::same_as<const bool, decltype(M::kHasScores)> && std::same_as<const bool, decltype(M::kHasMasks)>;
   requires std::same_as<const bool, decltype(M::kIsOpaque)> && std::same_as<const bool, decltype(M::kHasSinks)>;
-  requires std::same_as<const bool, decltype(M::kHasDropout)>;
+  requires std::same_as<const bool, decltype(M::kHasWeights)> && std::same_as<const bool, decltype(M::kHasDropout)>;
   { mods.of(batch) } -> ModsOfElement;
 };
 
@@ -276,6 +285,7 @@ class CallMods {
   static constexpr bool kHasMasks = One::kHasMasks;
   static constexpr bool kIsOpaque = One::kIsOpaque;
   static constexpr bool kHasSinks = One::kHasSinks;
+  static constexpr bool kHasWeights = One::kHasWeights;
   static constexpr bool kHasDropout = One::kHasDropout;
   static constexpr bool kIsGrouped = One::kIsGrouped;
   static constexpr bool kLearns = One::kLearns;

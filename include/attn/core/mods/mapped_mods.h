@@ -34,6 +34,7 @@ class MappedMods {
   static constexpr bool kHasWords = false;
   static constexpr bool kIsOpaque = Mods::kIsOpaque;
   static constexpr bool kHasSinks = Mods::kHasSinks;
+  static constexpr bool kHasWeights = Mods::kHasWeights;
   static constexpr bool kHasDropout = Mods::kHasDropout;
   static constexpr bool kLearns = Mods::kLearns;
 
@@ -44,6 +45,10 @@ class MappedMods {
   template <class X>
   X score(X x, const Position& p) const {
     return mods_.score(x, map_.in_call(p));
+  }
+  template <class X>
+  X weight(X w, const Position& p) const {
+    return mods_.weight(w, map_.in_call(p));
   }
   template <class T, class Add>
   T learn(T x, T grad, const Position& p, const Add& add) const {

@@ -11,6 +11,17 @@
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
+/// A tile of weights that mods change.
+template <class T>
+struct WeightsToChange {
+  T* weights;  ///< weights[key * stride + query], to be divided by the query's sum
+  Index stride;
+  const T* sums;        ///< (queries); null: 1
+  const bool* dropped;  ///< laid out as `weights`: pairs whose weight becomes 0; null if there are none
+  const Tile& tile;
+  T* slopes = nullptr;  ///< laid out as `weights`; null if no derivatives are wanted
+};
+
 /// The interface between the loops, which are compiled once per scalar type, and the mods, which are compiled into
 /// apply(). One virtual call per tile costs nothing; one per pair would be far too slow.
 template <class T>
@@ -34,6 +45,9 @@ class TileMods {
   /// Replaces scores[key * stride + query] of the tile's pairs with the modded ones, and with -inf for dropped pairs if
   /// `masked`.
   virtual void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
+
+  /// Divides weights by the sums of their queries, and applies the weight mods.
+  virtual void change_weights(VectorSet vectors, const WeightsToChange<T>& t) const = 0;
 
   /// Returns the factor that dropout applies to the weights that it keeps, or 1 without dropout.
   virtual long double kept_factor() const = 0;
@@ -119,6 +133,14 @@ struct ModLoops {
     }
   }
 
+  /// Applies the weight mods, a vector of queries at a time.
+  static ATTN_INLINE void all_weights(const Mods& mods, const WeightsToChange<T>& t) {
+    const Index size = t.tile.q.size();
+    Index i = 0;
+    for (; i + kLanes <= size; i += kLanes) weights_of<kLanes>(mods, t, i);
+    for (; i < size; ++i) weights_of<1>(mods, t, i);
+  }
+
  private:
   /// A block has as many keys as an AVX-512 vector has floats, so that a diagonal crosses few blocks. Words of masks
   /// have as many bits.
@@ -142,6 +164,35 @@ struct ModLoops {
         const Index i = p.q - t.tile.q.begin;
         pairs<kMasked, 1>(mods, row + i, kSlopes ? slopes + i : nullptr, p);
       }
+  }
+
+  /// Applies the weight mods to kCount neighbouring queries, the first of which is query i of the tile.
+  template <int kCount>
+  static ATTN_INLINE void weights_of(const Mods& mods, const WeightsToChange<T>& t, Index i) {
+    Array<T, kCount> inverse, w, slope;
+    for (int a = 0; a < kCount; ++a) {
+      const T sum = t.sums ? t.sums[i + a] : T(1);
+      inverse[a] = sum == T(0) ? T(0) : T(1) / sum;  // 0: all pairs of the query are dropped
+    }
+    Position p{t.tile.batch, t.tile.head, t.tile.q.begin + i, t.tile.kv.begin};
+    for (Index at = i; p.kv < t.tile.kv.end; ++p.kv, at += t.stride) {
+      for (int a = 0; a < kCount; ++a) {
+        const Position pair{p.batch, p.head, p.q + a, p.kv};
+        w[a] = t.weights[at + a] * inverse[a];
+        if constexpr (kSlopes) {
+          const Dual<T> y = mods.weight(Dual<T>(w[a], T(1)), pair);
+          w[a] = y.value, slope[a] = y.slope;
+        } else {
+          w[a] = mods.weight(w[a], pair);
+        }
+      }
+      for (int a = 0; t.dropped && a < kCount; ++a) {
+        w[a] = t.dropped[at + a] ? T(0) : w[a];
+        if constexpr (kSlopes) slope[a] = t.dropped[at + a] ? T(0) : slope[a];
+      }
+      for (int a = 0; a < kCount; ++a) t.weights[at + a] = w[a];
+      for (int a = 0; kSlopes && a < kCount; ++a) t.slopes[at + a] = slope[a];
+    }
   }
 
   /// pairs_of_block() for masks that evaluate 16 keys at once.
@@ -214,6 +265,12 @@ class TileModsOf final : public TileMods<T> {
     });
   }
 
+  void change_weights(VectorSet vectors, const WeightsToChange<T>& t) const override {
+    if constexpr (Mods::kHasWeights)
+      with_vectors<T>(vectors,
+                      [&]<VectorSet kSet>() { flattened<kSet, Loops<kSet>::all_weights>(mods_.of(t.tile.batch), t); });
+  }
+
   long double kept_factor() const override { return mods_.of(0).kept_factor(); }
   void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index queries, const Tile& tile) const override {
     const auto& own = mods_.of(tile.batch);
@@ -238,36 +295,48 @@ class TileModsOf final : public TileMods<T> {
 template <class T, class Mods>
 using TileModsIfAny = MadeIfAny<TileMods<T>, TileModsOf<T, Mods>, !changes_nothing<Mods>>;
 
-/// TileMods::apply() with derivatives. It is a separate class because it calls mods with dual numbers, which programs
-/// without gradients should not have to compile.
+/// TileMods::apply() and change_weights() with derivatives. It is a separate class because it calls mods with dual
+/// numbers, which programs without gradients should not have to compile.
 template <class T>
-class ScoreSlopes {
+class ModSlopes {
  public:
-  virtual ~ScoreSlopes() = default;
+  virtual ~ModSlopes() = default;
 
   /// Does what TileMods::apply() does, and sets slopes[key * stride + query] to the derivative of the modded score with
   /// respect to the score. The slopes of dropped pairs are unspecified.
   virtual void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const = 0;
+
+  /// Does what TileMods::change_weights() does, and sets t.slopes to the derivatives of the new weights with respect to
+  /// the old ones; 0 for dropped pairs.
+  virtual void change_weights(VectorSet vectors, const WeightsToChange<T>& t) const = 0;
 };
 
-/// The ScoreSlopes of `mods`, which must outlive it.
+/// The ModSlopes of `mods`, which must outlive it.
 template <class T, ModsOfCall Mods>
-class ScoreSlopesOf final : public ScoreSlopes<T> {
+class ModSlopesOf final : public ModSlopes<T> {
  public:
-  explicit ScoreSlopesOf(const Mods& mods) : mods_(mods) {}
+  explicit ModSlopesOf(const Mods& mods) : mods_(mods) {}
 
   void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const override {
-    with_vectors<T>(vectors, [&]<VectorSet kSet>() {
-      using Loops = ModLoops<T, ModsOfOne<Mods>, kVectorBytes<kSet>, true>;
-      flattened<kSet, Loops::all_pairs>(mods_.of(tile.batch), {scores, stride, tile, slopes}, masked);
-    });
+    if constexpr (Mods::kHasScores)
+      with_vectors<T>(vectors, [&]<VectorSet kSet>() {
+        flattened<kSet, Loops<kSet>::all_pairs>(mods_.of(tile.batch), {scores, stride, tile, slopes}, masked);
+      });
+  }
+  void change_weights(VectorSet vectors, const WeightsToChange<T>& t) const override {
+    if constexpr (Mods::kHasWeights)
+      with_vectors<T>(vectors,
+                      [&]<VectorSet kSet>() { flattened<kSet, Loops<kSet>::all_weights>(mods_.of(t.tile.batch), t); });
   }
 
  private:
+  template <VectorSet kSet>
+  using Loops = ModLoops<T, ModsOfOne<Mods>, kVectorBytes<kSet>, true>;
+
   const Mods& mods_;
 };
 
 template <class T, class Mods>
-using ScoreSlopesIfAny = MadeIfAny<ScoreSlopes<T>, ScoreSlopesOf<T, Mods>, Mods::kHasScores>;
+using ModSlopesIfAny = MadeIfAny<ModSlopes<T>, ModSlopesOf<T, Mods>, Mods::kHasScores || Mods::kHasWeights>;
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

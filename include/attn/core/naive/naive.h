@@ -10,6 +10,7 @@
 #include "attn/core/base/compiled_once.h"
 #include "attn/core/mods/bound_mods.h"
 #include "attn/core/tensor/problem.h"
+#include "attn/dual.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
@@ -36,6 +37,9 @@ class NaiveScore {
                          RowMajor<T>& grad_query, RowMajor<T>& grad_key) const = 0;
 };
 
+/// For each pair of a head (q_len, kv_len), whether it is kept.
+using NaivePairs = Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic>;
+
 /// The mods of a call with their types erased, so that everything else here is compiled once per scalar type.
 template <class T>
 struct NaiveMods {
@@ -43,6 +47,11 @@ struct NaiveMods {
   /// no mods.
   std::function<void(Eigen::Map<RowMajor<T>>& scores, Index batch, Index head)> apply;
   std::function<double(Index head)> sink;
+  /// Replaces the weights of kept pairs with the modded ones, and sets `slopes`, if not null, to their derivatives with
+  /// respect to the old ones. Null if no mod changes weights.
+  std::function<void(Eigen::Map<RowMajor<T>>& weights, RowMajor<T>* slopes, const NaivePairs& kept, Index batch,
+                     Index head)>
+      change_weights;
   /// Returns the factors (q_len, kv_len) that dropout multiplies the weights of a head by. Null if there is no dropout.
   std::function<RowMajor<T>(Index batch, Index head)> factors;
   const NaiveScore<T>* score = nullptr;  ///< null: the scaled dot product of query and key
@@ -60,6 +69,20 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
         for (Index j = 0; j < scores.cols(); ++j) {
           const Position p{batch, head, first + i, problem.kv_offset + j};
           scores(i, j) = own.keep(p) ? own.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
+        }
+    };
+  if constexpr (Mods::kHasWeights)
+    erased.change_weights = [&mods, &problem](Eigen::Map<RowMajor<T>>& weights, RowMajor<T>* slopes,
+                                              const NaivePairs& kept, Index batch, Index head) {
+      const auto& own = mods.of(batch);
+      const Index first = problem.first_query(batch);
+      if (slopes) slopes->setZero(weights.rows(), weights.cols());
+      for (Index i = 0; i < weights.rows(); ++i)
+        for (Index j = 0; j < weights.cols(); ++j) {
+          if (!kept(i, j)) continue;
+          const Position p{batch, head, first + i, problem.kv_offset + j};
+          if (slopes) (*slopes)(i, j) = own.weight(Dual<T>(weights(i, j), T(1)), p).slope;
+          weights(i, j) = own.weight(weights(i, j), p);
         }
     };
   if constexpr (Mods::kHasDropout)
@@ -175,7 +198,8 @@ void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
 ///     1. scores   = scale * query * keyᵀ                        (q_len, kv_len)
 ///     2. scores   = mods(scores), -inf where a pair is dropped
 ///     3. weights  = softmax of each row, and its lse            (q_len, kv_len) and (q_len)
-///     4. out      = (weights * dropout's factors) * value       (q_len, v_dim)
+///     4. weights  = weight mods(weights) * dropout's factors, 0 where a pair is dropped
+///     5. out      = weights * value                             (q_len, v_dim)
 ///
 /// `weights` first holds the scores, and finally the weights, rounded to `dtype`.
 template <class T, class Matrix, class Out, class Lse>
@@ -195,8 +219,8 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
   // 2. Mods.
   if (mods.apply) mods.apply(weights, batch, head);
   const bool selects = mods.apply && !v.allFinite();
-  Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept;
-  if (selects) kept = weights.array() != -std::numeric_limits<T>::infinity();
+  NaivePairs kept;
+  if (selects || mods.change_weights) kept = weights.array() != -std::numeric_limits<T>::infinity();
 
   // 3. Weights.
   if (problem.sigmoid_bias)
@@ -205,8 +229,11 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
     softmax_rows(weights, static_cast<T>(mods.sink(head)), lse,
                  [&](Index i, T max, T sum) { lse_rests(i) = rest_of_lse(max, sum); });
 
-  // 4. Output.
+  // 4. Changes of weights.
+  if (mods.change_weights) mods.change_weights(weights, nullptr, kept, batch, head);
   if (mods.factors) weights.array() *= mods.factors(batch, head).array();
+
+  // 5. Output.
   round_weights(weights, dtype);
   if (selects)
     weighted_sum_of_kept(weights, kept, v, out);

@@ -54,7 +54,7 @@ struct NaiveWeights {
   RowMajor<T> weights;
   RowMajor<T> rest;    ///< 1 - weights, if these are sigmoids
   RowMajor<T> slopes;  ///< of the mods, if a score is changed
-  Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept;
+  NaivePairs kept;
   Eigen::Array<T, Eigen::Dynamic, 1> lse, lse_rests;  ///< not of sigmoids
 
   /// `scores`: before the mods.
@@ -84,12 +84,12 @@ struct NaiveWeights {
 ///
 ///     scores   X  = mods(scale * Q Kᵀ)                    (q_len, kv_len)
 ///     weights  P  = softmax of each row of X
-///     out      O  = (P * Z) V                             Z: the factors of dropout, 1 without
+///     out      O  = (f(P) * Z) V                          f: the weight mods; Z: the factors of dropout, 1 without
 ///
 /// Backwards, with dO for the gradient of out and dL for that of the log-sum-exp:
 ///
-///     dV = (P * Z)ᵀ dO
-///     dP = dO Vᵀ * Z
+///     dV = (f(P) * Z)ᵀ dO
+///     dP = dO Vᵀ * Z * f'(P)
 ///     dX = P * (dP - row sums of P * dP + dL)             the softmax has the Jacobian diag(p) - p pᵀ, the log-sum-exp
 ///                                                         p (Dao et al. 2022, appendix B.2)
 /// If weights are sigmoids of X, dX = P * (1 - P) * dP. Then
@@ -122,6 +122,13 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
     factors = mods.factors(batch, head);
     grad.array() *= factors.array();
   }
+  RowMajor<T> changed, weight_slopes;  // the weights after the weight mods
+  if (mods.change_weights) {
+    changed = weights;
+    Eigen::Map<RowMajor<T>> map(changed.data(), changed.rows(), changed.cols());
+    mods.change_weights(map, &weight_slopes, kept, batch, head);
+    grad.array() *= weight_slopes.array();
+  }
   if (selects) grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
   Eigen::Array<T, Eigen::Dynamic, 1> delta = Eigen::Array<T, Eigen::Dynamic, 1>::Zero(problem.q_len);
   if (problem.sigmoid_bias) {
@@ -142,6 +149,7 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   } else if (slopes_of) {
     grad.array() *= slopes.array();
   }
+  if (mods.change_weights) weights = changed;
   if (mods.factors) weights.array() *= factors.array();
   if (selects) grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
   if (mods.score) mods.score->gradients(grad, q, k, head, grad_query, grad_key);

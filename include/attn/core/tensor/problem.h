@@ -88,7 +88,7 @@ enum class Outputs { own, given };
 /// the same calls with the same messages.
 template <class T>
 Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
-                     const Options& options, Outputs outputs = Outputs::own) {
+                     const Options& options, Outputs outputs = Outputs::own, bool changes_weights = false) {
   const auto sizes = [&](const char* what, Index a, const char* name_a, Index b, const char* name_b) {
     if (a != b) [[unlikely]]
       refuse_sizes(q.shape(), k.shape(), v.shape(), what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b);
@@ -126,6 +126,9 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
           "the bias of a sigmoid must be finite in the scalar type of the tensors, but is ",
           p.sigmoid_bias.value_or(0));
   p.row_invariant = options.row_invariant;
+  p.changes_weights = changes_weights;
+  require(!options.accumulate || !changes_weights || p.sigmoid_bias,
+          "weight_mod() needs the sum of the softmax over all keys, so accumulate cannot add results over more keys");
   constexpr Index kMultiple = 16;  // kSummedKeys, which kernels define
   require(!p.row_invariant || p.kv_offset % kMultiple == 0, "row_invariant needs a kv_offset that is a multiple of ",
           kMultiple, ", but it is ", p.kv_offset);
