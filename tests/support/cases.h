@@ -94,7 +94,8 @@ struct Array {
 struct Case {
   std::string name, op, origin;
   int opset = 0;
-  std::map<std::string, double> attrs;  ///< integers and floats; only attributes set by the case
+  std::map<std::string, double> attrs;       ///< integers and floats; only attributes set by the case
+  std::map<std::string, std::string> texts;  ///< attributes that are strings; only generated cases have them
   std::map<std::string, Array> inputs, outputs;
   double atol = 0, rtol = 0;
   std::vector<std::string> features;
@@ -105,6 +106,10 @@ struct Case {
   double attr(const std::string& attr, double otherwise) const {
     const auto found = attrs.find(attr);
     return found == attrs.end() ? otherwise : found->second;
+  }
+  std::string text(const std::string& attr, const std::string& otherwise) const {
+    const auto found = texts.find(attr);
+    return found == texts.end() ? otherwise : found->second;
   }
 
   const Array& input(const std::string& key) const { return at(inputs, "input", key); }
