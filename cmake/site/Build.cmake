@@ -15,6 +15,7 @@ set(pages
     "examples/decoder.md|decoder|=guide"
     "examples/kinds.md|kinds|=guide"
     "examples/graphs.md|graphs|=guide"
+    "examples/onnx.md|onnx|=guide"
     "examples/building.md|building|=guide"
     "examples/train_gpt/README.md|train_gpt|=guide"
     "examples/train_translation/README.md|train_translation|=guide"

@@ -261,6 +261,13 @@ extern const attn::Index channels;
 extern const std::vector<attn::Index> lengths;
 }  // namespace recurrences
 
+namespace onnx {
+constexpr attn::Index B = 2, T = 16, q_heads = 8, kv_heads = 2, d_k = 64, d_v = 64, channels = 96, k = 4;
+extern float* const output;
+extern const float *const query, *const key, *const value, *const decay, *const beta, *const input, *const weight;
+extern const attn::Tensor<float, 1> bias;
+}  // namespace onnx
+
 namespace diagonal {
 constexpr attn::Index width = 3;
 }
