@@ -30,6 +30,8 @@ inline const std::vector<FlexMods>& flex_mods() {
   const auto bias = [](auto x, const Position& p) { return x + decltype(x)(p.kv % 3); };
   const auto relative = [](auto x, const Position& p) { return x - decltype(x)(std::abs(p.q - p.kv)) / 4; };
   const auto by_head = [](auto x, const Position& p) { return x * decltype(x)(1 + p.head + 3 * p.batch); };
+  const auto squared = [](auto w, const Position& p) { return w * w * decltype(w)(1 + p.head); };
+  const auto by_kv = [](auto w, const Position& p) { return w * decltype(w)(p.kv % 4) + decltype(w)(0.125); };
   const auto capped = [](double x, const Position&) { return 2 * std::tanh(x / 2); };
   const auto causal_only = [](double x, const Position& p) { return p.kv <= p.q ? x : -kInf; };
   const auto window = [](double x, const Position& p) { return p.kv <= p.q && p.q - p.kv <= 2 ? x : -kInf; };
@@ -43,7 +45,8 @@ inline const std::vector<FlexMods>& flex_mods() {
       flex("causal", causal_only, same, causal()),
       flex("window", window, same, causal() | sliding_window(2, 0)),
       flex("softcap_causal", capped_causal, same, softcap(2) | causal()),
-      not_in_attn("prob_mod", "attn has no mod that changes weights after the softmax"),
+      flex("prob_mod", same, squared, weight_mod(squared)),
+      flex("both_mods", bias, by_kv, score_mod(bias) | weight_mod(by_kv)),
       not_in_attn("score_mod_of_rows", "the score_mod combines several scores, but attn's score mods see one pair"),
       not_in_attn("masked_row", "a query sees no key; ONNX's softmax gives NaN, attn 0"),
   };
