@@ -35,9 +35,12 @@ Linear<std::remove_const_t<X>> checked_linear(const TensorView<W, 2>& weight, co
     return {nullptr, nullptr, weight.dim(1), weight.dim(0)};
 }
 
-template <class Bias>
+/// `T`: the type of the outputs, or of the gradients.
+template <class T, class Bias>
 auto checked_bias(Bias&& bias, Index outputs) {
-  const auto b = view(bias);
+  const auto b = vector_of(bias, "bias");
+  static_assert(std::is_same_v<typename decltype(b)::Scalar, std::remove_const_t<T>>,
+                "attn: the bias of a linear map must have the scalar type of the weight; convert with .cast<float>()");
   require(b.dim(0) == outputs, "bias has ", b.dim(0), " elements, but there are ", outputs, " outputs");
   require(b.is_contiguous(), "bias has a stride of ", b.stride(0), ", but must be contiguous");
   return b;
@@ -46,7 +49,7 @@ auto checked_bias(Bias&& bias, Index outputs) {
 }  // namespace detail
 
 /// Applies a linear map, y = x * weightᵀ + bias, like PyTorch's nn.Linear: x (tokens, inputs), y (tokens, outputs),
-/// weight (outputs, inputs), bias (outputs). x and y may also be rank-3 tensors (batch, len, features). All are
+/// weight (outputs, inputs), bias (outputs), in a row, a column or a std::vector. x and y may also be rank-3 tensors (batch, len, features). All are
 /// row-major without gaps and of one scalar type; 16-bit types are summed in float. The attention kernels select the
 /// instruction set at run time, whereas Eigen's product uses that of the compiler flags. Of the options, executor, isa,
 /// `compute` and row_invariant apply. Results are bit-identical for any number of threads.
@@ -59,7 +62,7 @@ requires(!std::same_as<B, Options>) void linear_into(Y&& y, const X& x, const W&
   const auto to = detail::token_rows("y", y);
   const auto w = detail::token_rows("weight", weight);
   auto map = detail::checked_linear(w, from, "x", to, "y");
-  const auto b = detail::checked_bias(bias, map.outputs);
+  const auto b = detail::checked_bias<typename decltype(w)::Scalar>(bias, map.outputs);
   detail::check_all_apart({{"y", to}}, {{"x", from}, {"weight", w}, {"bias", b}});
   map.bias = b.data();
   map(from.data(), to.data(), from.dim(0), options);
@@ -97,7 +100,7 @@ requires(!std::same_as<Y, Options>) void add_linear_gradients(GW&& grad_weight, 
   const auto out = detail::token_rows("grad_y", grad_y);
   const auto w = detail::token_rows("grad_weight", grad_weight);
   const auto map = detail::checked_linear(w, in, "x", out, "grad_y");
-  const auto b = detail::checked_bias(grad_bias, map.outputs);
+  const auto b = detail::checked_bias<typename decltype(w)::Scalar>(grad_bias, map.outputs);
   detail::check_all_apart({{"grad_weight", w}, {"grad_bias", b}}, {{"x", in}, {"grad_y", out}});
   detail::LinearGradients<typename detail::Traits<X>::Scalar>{w.data(), b.data(), map.inputs, map.outputs}.add(
       in.data(), out.data(), in.dim(0), options);

@@ -87,6 +87,13 @@ class Tensor {
   auto view() const&& { return detail::view_of_temporary<T, Rank>(); }
   operator TensorView<T, Rank>() { return view(); }
   operator TensorView<const T, Rank>() const { return view(); }
+  /// Prints the tensor as TensorView does.
+  friend std::ostream& operator<<(std::ostream& out, const Tensor& t) { return out << t.view(); }
+  /// Copies a tensor of rank 1 or 2 into an Eigen matrix, vector or array; see TensorView.
+  template <detail::EigenPlain M>
+  operator M() const {
+    return view();
+  }
   /// @}
 
   /// Views, like those of TensorView. They do not compile for a temporary.

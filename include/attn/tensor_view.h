@@ -6,6 +6,7 @@
 #include <array>
 #include <cassert>
 #include <concepts>
+#include <ostream>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -78,6 +79,13 @@ void check_sizes(const Shape<Rank>& shape, std::size_t element) {
   }
   require(!overflow || empty, "a tensor of shape ", shape, " has too many bytes to count");
 }
+
+/// An Eigen matrix, vector or array that owns its elements.
+template <class M>
+concept EigenPlain = requires {
+  requires std::same_as<M, typename M::PlainObject>;
+  M::RowsAtCompileTime;
+};
 
 }  // namespace detail
 
@@ -251,6 +259,34 @@ class TensorView {
     return data_[offset(indices...)];
   }
 
+  /// Copies a tensor of rank 1 or 2 into an Eigen matrix, vector or array: `Eigen::MatrixXf w = layer.weight(name);`.
+  /// @throws std::invalid_argument if the type has fixed sizes, or is a vector, and the tensor's shape does not fit.
+  template <detail::EigenPlain M>
+  operator M() const {
+    constexpr bool kIsMatrix = Rank <= 2, kIsSame = std::is_same_v<typename M::Scalar, Scalar>;
+    static_assert(kIsMatrix,
+                  "attn: a tensor of rank 3 or 4 is not a matrix; write t.matrix(i) or t.matrix(i, j) for its last two "
+                  "dimensions at these indices");
+    static_assert(kIsSame || !kIsMatrix,
+                  "attn: this matrix has another scalar type than the tensor; write t.matrix().cast<double>()");
+    if constexpr (kIsMatrix && kIsSame) {
+      constexpr bool kIsRow = M::RowsAtCompileTime == 1 && M::ColsAtCompileTime != 1;
+      Index rows = dim(0), columns = Rank == 2 ? dim(Rank - 1) : 1, down = stride(0), along = stride(Rank - 1);
+      if (kIsRow ? columns == 1 : M::ColsAtCompileTime == 1 && rows == 1)
+        std::swap(rows, columns), std::swap(down, along);
+      const auto fits = [](Index fixed, Index size) { return fixed == Eigen::Dynamic || fixed == size; };
+      detail::require(fits(M::RowsAtCompileTime, rows) && fits(M::ColsAtCompileTime, columns), "a tensor of shape ",
+                      shape_, " does not fit the type of the matrix, which has ",
+                      M::RowsAtCompileTime == Eigen::Dynamic ? rows : Index(M::RowsAtCompileTime), " rows and ",
+                      M::ColsAtCompileTime == Eigen::Dynamic ? columns : Index(M::ColsAtCompileTime), " columns");
+      M copy;
+      copy.resize(rows, columns);
+      copy = Eigen::Map<const Matrix, Eigen::Unaligned, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>(
+          data_, rows, columns, {down, along});
+      return copy;
+    }
+  }
+
   /// The last two dimensions as an Eigen map, at the given leading indices: `t.matrix(b, h)` for a rank-4 tensor.
   template <class... I>
   requires(Rank >= 2 && sizeof...(I) == static_cast<std::size_t>(Rank - 2)) MatrixMap matrix(I... leading)
@@ -299,6 +335,25 @@ class TensorView {
   Shape shape_{};
   Shape strides_{};
 };
+
+/// Prints a tensor as matrices, each after its leading indices.
+template <class T, int Rank>
+std::ostream& operator<<(std::ostream& out, const TensorView<T, Rank>& t) {
+  if constexpr (Rank == 1) {
+    return out << t.unsqueeze(0).matrix();
+  } else if constexpr (Rank == 2) {
+    return out << t.matrix();
+  } else {
+    for (Index i = 0; i < t.dim(0); ++i) {
+      if constexpr (Rank == 3)
+        out << (i == 0 ? "[" : "\n[") << i << "]\n" << t.select(0, i);
+      else
+        for (Index j = 0; j < t.dim(1); ++j)
+          out << (i + j == 0 ? "[" : "\n[") << i << ", " << j << "]\n" << t.select(0, i).select(0, j);
+    }
+    return out;
+  }
+}
 
 namespace detail {
 

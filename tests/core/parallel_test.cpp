@@ -19,7 +19,7 @@
 
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
-#include "attn/core/base/usable_cpus.h"
+#include "attn/core/base/thread_pool.h"
 #include "support/executor_rules.h"
 #include "support/executors.h"
 #include "support/paths.h"

@@ -118,6 +118,50 @@ TEST(TensorViews, AnyStrides) {
   EXPECT_EQ(repeated.select(0, 1)(1, 1), 5);
 }
 
+TEST(TensorViews, ConvertToEigen) {
+  Tensor<float, 2> t({2, 3});
+  for (Index i = 0; i < 6; ++i) t.data()[i] = static_cast<float>(i);
+  const auto v = t.view();
+  Eigen::MatrixXf want(2, 3);
+  want << 0, 1, 2, 3, 4, 5;
+  const Eigen::MatrixXf of_view = v, of_tensor = t, direct(v);
+  const Eigen::Matrix<float, 2, 3, Eigen::RowMajor> fixed = v;
+  const Eigen::ArrayXXf array = v;
+  Eigen::MatrixXf assigned;
+  assigned = v;
+  for (const Eigen::MatrixXf& m : {of_view, of_tensor, direct, assigned, Eigen::MatrixXf(fixed)}) EXPECT_EQ(m, want);
+  EXPECT_EQ(array.matrix(), want);
+  const Eigen::MatrixXf transposed = v.transpose(0, 1);
+  EXPECT_EQ(transposed, want.transpose());
+  // Vectors of rank 1, and of rank 2 with one row or column, become rows or columns.
+  const Eigen::VectorXf column = v.select(1, 2), row_as_column = v.slice(0, 1, 2);
+  const Eigen::RowVector3f row = v.select(0, 1), column_as_row = v.transpose(0, 1).slice(1, 1, 2);
+  EXPECT_EQ(column, want.col(2));
+  EXPECT_EQ(row, want.row(1));
+  EXPECT_EQ(row_as_column, want.row(1).transpose());
+  EXPECT_EQ(column_as_row, want.row(1));
+  EXPECT_EQ(Eigen::MatrixXf(v.slice(0, 0, 0)).cols(), 3);
+#ifndef ATTN_NO_EXCEPTIONS
+  EXPECT_THROW((Eigen::VectorXf(v)), std::invalid_argument);
+  EXPECT_THROW((Eigen::Vector2f(v.select(0, 0))), std::invalid_argument);
+  EXPECT_THROW((Eigen::Matrix2f(v)), std::invalid_argument);
+#endif
+}
+
+TEST(TensorViews, ArePrinted) {
+  Tensor<int, 4> t({2, 1, 2, 2});
+  for (int i = 0; i < 8; ++i) t.data()[i] = i;
+  const auto text = [](const auto& x) {
+    std::ostringstream out;
+    out << x;
+    return out.str();
+  };
+  EXPECT_EQ(text(t), "[0, 0]\n0 1\n2 3\n[1, 0]\n4 5\n6 7");
+  EXPECT_EQ(text(t.select(1, 0)), "[0]\n0 1\n2 3\n[1]\n4 5\n6 7");
+  EXPECT_EQ(text(t.select(0, 1).select(0, 0)), "4 5\n6 7");
+  EXPECT_EQ(text(t.select(0, 1).select(0, 0).select(0, 1)), "6 7");
+}
+
 template <class X>
 concept Sliceable = requires(X&& x) {
   std::forward<X>(x).slice(0, 0, 1);

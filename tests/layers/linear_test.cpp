@@ -172,6 +172,29 @@ TEST(Linear, TakesViews) {
   expect_close<double>(Eigen::Map<RowMajor<double>>(y.data(), 5, 3), c.y_without_bias, 4);
 }
 
+TEST(Linear, BiasesMayBeRowsColumnsOrLists) {
+  const Case<float> c(5, 4, 3, 2);
+  const Eigen::RowVectorXf row = c.bias;
+  const Eigen::ArrayXf array = row.transpose().array();
+  const std::vector<float> list(row.data(), row.data() + 3);
+  const auto check = [&](const auto& bias) {
+    RowMajor<float> y(5, 3);
+    linear_into(y, c.x, c.weight, bias);
+    expect_close<float>(y, c.y, 5);
+  };
+  check(row), check(array), check(list), check(c.bias);
+  RowMajor<float> of_weight = RowMajor<float>::Zero(3, 4);
+  Eigen::RowVectorXf of_row = Eigen::RowVectorXf::Zero(3);
+  std::vector<float> of_list(3);
+  add_linear_gradients(of_weight, of_row, c.x, c.grad_y);
+  add_linear_gradients(of_weight, of_list, c.x, c.grad_y);
+  expect_close<float>(of_row, c.grad_bias, 6);
+  for (Index i = 0; i < 3; ++i) EXPECT_EQ(of_list[static_cast<std::size_t>(i)], of_row(i));
+  RowMajor<float> y(5, 3);
+  expect_refused("a matrix as bias", {"bias must be a vector", "3 rows", "4 columns"},
+                 [&] { linear_into(y, c.x, c.weight, c.weight); });
+}
+
 TYPED_TEST(LinearOf, ThreadsDoNotChangeResults) {
   using T = TypeParam;
   for (const Index tokens : {2, 16, 40, 700}) {

@@ -151,9 +151,16 @@ TEST(WeightMod, DroppedPairsStayAtZero) {
 TEST(WeightMod, MasksThatGroupOrListKeysGiveTheSame) {
   Random random(5);
   const Call<float> c(300, 300, random);
+  const auto grad_out = random_tensor<float>({2, 4, 300, 5}, random);
   const auto expect_same = [&](const auto& mask) {
     const auto mods = mask | curved();
-    EXPECT_LT(difference(attention(c.q, c.k, c.v, mods).out, naive_attention(c.q, c.k, c.v, mods).out), 1e-5);
+    const auto r = attention(c.q, c.k, c.v, mods);
+    EXPECT_LT(difference(r.out, naive_attention(c.q, c.k, c.v, mods).out), 1e-5);
+    const auto g = attention_backward(grad_out, c.q, c.k, c.v, r, mods),
+               want = naive_attention_backward(grad_out, c.q, c.k, c.v, mods);
+    EXPECT_LT(difference(g.query, want.query), 1e-5);
+    EXPECT_LT(difference(g.key, want.key), 1e-5);
+    EXPECT_LT(difference(g.value, want.value), 1e-4);
   };
   expect_same(strided_sparse(16));
   expect_same(fixed_sparse(32, 4));

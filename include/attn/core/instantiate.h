@@ -2,10 +2,21 @@
 #pragma once
 
 #include "attn/core/backward/backward.h"
-#include "attn/core/base/instantiate_pool.h"
 #include "attn/core/flash/flash.h"
 #include "attn/core/naive/naive.h"
 #include "attn/core/naive/naive_backward.h"
+#ifndef ATTN_NO_THREADS
+#include "attn/core/base/thread_pool.h"
+
+namespace attn::detail {
+
+// Each instantiate_*.h header includes this one. If a program includes such headers in several units, the linker keeps
+// one copy of these functions.
+template std::shared_ptr<const Executor::Backend> make_pool<>(int, double);
+template int usable_cpus<>();
+
+}  // namespace attn::detail
+#endif
 
 #define ATTN_INSTANTIATE_CORE(T)                   \
   ATTN_INSTANTIATE_ONE(, T, kernel_family)         \

@@ -129,7 +129,10 @@ class Parameters {
 
   /// Calls use(view of values). If `to` is a vector, a vector of Eigen has rank 1.
   template <class X, class Use>
-  static void with_view(const X& values, const Found& to, const Use& use) {
+  requires Shapeless<X>
+  static void with_view(const X& values, const Found&, const Use& use) { use(vector_of(values, "values")); }
+  template <class X, class Use>
+  requires(!Shapeless<X>) static void with_view(const X& values, const Found& to, const Use& use) {
     using From = typename Traits<X>::Scalar;
     constexpr int rank = Traits<X>::kRank;
     static_assert(is_scalar<From>,

@@ -9,7 +9,7 @@
 namespace attn {
 
 /// Keeps keys begin[batch] .. end[batch] - 1; the keys before and after them are padding. There is one range per batch
-/// element; it may be empty.
+/// element; it may be empty. Over a cache that grows, ends grow with it: make the mod anew for each step.
 ///
 ///     begin {1}, end {4}:  0 1 1 1 0
 ///                          0 1 1 1 0

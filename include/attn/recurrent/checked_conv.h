@@ -33,7 +33,7 @@ struct ConvGradients {
 namespace detail::inline ATTN_BUILT_FOR {
 
 template <class B>
-concept ConvBias = std::is_same_v<B, NoBias> || Viewable<B>;
+concept ConvBias = std::is_same_v<B, NoBias> || Viewable<B> || Shapeless<B>;
 
 template <class X, class W, class B>
 class CheckedConv {
@@ -57,7 +57,7 @@ class CheckedConv {
     call_.x = rank4(v);
     call_.weight = transposed(w);
     if constexpr (kHasBias) {
-      const auto b = attn::view(bias);
+      const auto b = vector_of(bias, "bias");
       require(b.size() == channels, "bias has ", b.size(), " elements for ", channels, " channels");
       call_.bias = row(b);
     }
@@ -119,10 +119,9 @@ class CheckedConv {
   static auto transposed(const TensorView<Number, 2>& t) {
     return TensorView<Number, 4>(t.data(), {1, 1, t.dim(1), t.dim(0)}, {0, 0, t.stride(1), t.stride(0)});
   }
-  template <class View>
-  static auto row(const View& t) {  // of rank 1, or a matrix with one row or column
-    const Index step = t.stride(t.dim(0) == t.size() ? 0 : static_cast<int>(t.shape().size()) - 1);
-    return TensorView<std::remove_pointer_t<decltype(t.data())>, 4>(t.data(), {1, 1, 1, t.size()}, {0, 0, 0, step});
+  template <class Number>
+  static auto row(const TensorView<Number, 1>& t) {
+    return TensorView<Number, 4>(t.data(), {1, 1, 1, t.size()}, {0, 0, 0, t.stride(0)});
   }
   template <class Out>
   DTypeView<T> written(Out& out, const char* name) const {

@@ -261,6 +261,26 @@ constexpr int rank_of = [] {
 template <class X>
 constexpr bool has_rank_of_lse = rank_of<X> >= 1 && rank_of<X> <= 3;
 
+/// Views an argument that is meant as a vector with rank 1: a tensor of rank 1, an Eigen row or column, any tensor with
+/// one row or one column, or contiguous numbers such as a std::vector. `what` names it in messages.
+template <class X>
+auto vector_of(X&& x, const char* what) {
+  if constexpr (Shapeless<std::remove_cvref_t<X>> && requires { x.data(); }) {
+    return TensorView<std::remove_pointer_t<decltype(x.data())>, 1>(x.data(), {static_cast<Index>(x.size())});
+  } else {
+    const auto v = view(x);
+    using View = TensorView<std::remove_pointer_t<decltype(v.data())>, 1>;
+    static_assert(v.kRank <= 2, "attn: this argument must be a vector: a row, a column, or a tensor of rank 1");
+    if constexpr (v.kRank == 2) {
+      require(v.dim(0) == 1 || v.dim(1) == 1, what, " must be a vector, but has ", v.dim(0), " rows and ", v.dim(1),
+              " columns");
+      return View(v.data(), {v.size()}, {v.stride(v.dim(0) == 1 ? 1 : 0)});
+    } else {
+      return View(v);
+    }
+  }
+}
+
 /// Views a log-sum-exp argument as (batch, heads, q_len). The argument has rank 3, rank 1, or rank 2 with a dimension
 /// of 1, like Eigen's vectors.
 template <class X>
@@ -276,8 +296,8 @@ auto lse_rank3(X&& x) {
     if constexpr (kRank == 3) {
       return v;
     } else if constexpr (kRank == 2) {
-      require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector (q_len), but has shape ", v.shape());
-      return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
+      const auto row = vector_of(v, "lse");
+      return TensorView<T, 3>(row.data(), {1, 1, row.size()}, {0, 0, row.stride(0)});
     } else {
       return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
     }
