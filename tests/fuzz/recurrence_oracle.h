@@ -10,15 +10,17 @@
 
 namespace fuzz {
 
+inline Wide length_of(const std::vector<Wide>& row) {
+  Wide sum = 0;
+  for (const Wide x : row) sum += x * x;
+  return std::sqrt(sum);
+}
+
 /// The features of a query or key. Errors are in units of the scalar's rounding error.
 struct FeatureRow {
   std::vector<Wide> is, error;
 
-  Wide length() const {
-    Wide sum = 0;
-    for (const Wide x : is) sum += x * x;
-    return std::sqrt(sum);
-  }
+  Wide length() const { return length_of(is); }
 };
 
 /// The state of one key-value head. Beside each sum it stores the sum of the magnitudes of its terms, to which rounding
@@ -63,6 +65,26 @@ class StepwiseState {
       }
     }
     for (Wide& x : written_error_) x *= most;
+  }
+
+  /// Decays, and adds b * (aᵀ * state), of the state before the decay.
+  void decay_and_rewrite(const std::vector<Wide>& gate, const std::vector<Wide>& a, const std::vector<Wide>& b) {
+    const Wide length_a = length_of(a), length_b = length_of(b);
+    std::vector<Wide> read(at(v_dim_), 0), error(at(v_dim_), 0);
+    for (Index e = 0; e < v_dim_; ++e) {
+      Wide size = 0;
+      for (Index f = 0; f < features(); ++f) {
+        const Terms& t = of(f, e);
+        read[at(e)] += a[at(f)] * t.is;
+        size += std::abs(a[at(f)]) * (t.size + t.error / roundings_);
+      }
+      error[at(e)] = length_b * (length_a * written_error_[at(e)] + roundings_ * size);
+    }
+    decay(gate);
+    for (Index e = 0; e < v_dim_; ++e) {
+      written_error_[at(e)] += error[at(e)];
+      for (Index f = 0; f < features(); ++f) of(f, e).add(b[at(f)] * read[at(e)], 0);
+    }
   }
 
   /// Adds key * valueᵀ. `beta` of the delta rule, or null.
