@@ -32,7 +32,7 @@ template <class T>
 void visit_layer(attn::MultiHeadAttention<T>& layer, const std::string& prefix, const Visitor<T>& visitor) {
   layer.for_each_parameter([&](const std::string& name, std::span<T> values, std::span<T> gradient) {
     std::vector<Index> shape;
-    if (name.ends_with("bias"))
+    if (name.ends_with("bias") || name.ends_with("norm.weight"))
       shape = {layer.bias(name).dim(0)};
     else
       shape = {layer.weight(name).dim(0), layer.weight(name).dim(1)};

@@ -45,16 +45,18 @@ function(attn_nn_library name scalar)
   attn_nn_precompiled(${name})
 endfunction()
 
-set(ATTN_NN_MODELS encoder.cpp gpt.cpp transformer.cpp)
+set(ATTN_NN_MODELS encoder.cpp gpt.cpp hybrid.cpp transformer.cpp)
 set(ATTN_NN_SOURCES
     ${ATTN_NN_MODELS}
     activation.cpp
     adamw.cpp
     attention.cpp
     cross_entropy.cpp
+    delta_net.cpp
     dropout.cpp
     embedding.cpp
     generation.cpp
+    hybrid_layers.cpp
     layers.cpp
     linear.cpp
     norm.cpp

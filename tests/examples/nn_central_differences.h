@@ -93,4 +93,15 @@ void expect_gradients(Model& model, const std::vector<Input>& inputs, const std:
   }
 }
 
+/// Checks a layer whose only input is states, with random parameters.
+template <class Layer>
+void expect_layer_gradients(Layer layer, const attn::Shape<3>& shape = {2, 5, 6}) {
+  Random random(3);
+  draw_parameters<double>(layer, 4);
+  States<double> x = normal_states<double>(shape, random), grad_x;
+  expect_gradients(
+      layer, {{"x", &x, &grad_x}}, [&] { return layer.forward(x); },
+      [&](const States<double>& grad) { grad_x = layer.backward(grad); });
+}
+
 }  // namespace nn::test

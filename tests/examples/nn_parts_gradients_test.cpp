@@ -13,17 +13,6 @@ namespace {
 
 constexpr attn::Shape<3> kShape{2, 5, 6};
 
-/// Checks a layer whose only input is states.
-template <class Layer>
-void expect_layer_gradients(Layer layer, const attn::Shape<3>& shape = kShape) {
-  Random random(3);
-  draw_parameters<double>(layer, 4);
-  States<double> x = normal_states<double>(shape, random), grad_x;
-  expect_gradients(
-      layer, {{"x", &x, &grad_x}}, [&] { return layer.forward(x); },
-      [&](const States<double>& grad) { grad_x = layer.backward(grad); });
-}
-
 TEST(NnGradients, Linear) {
   Random random(1);
   for (const bool bias : {true, false}) {
@@ -38,7 +27,15 @@ TEST(NnGradients, Norm) {
     expect_layer_gradients(Norm<double>(6, kind));
     expect_layer_gradients(Norm<double>(6, kind, 0.7));         // an epsilon large enough to matter
     expect_layer_gradients(Norm<double>(6, kind), {3, 41, 6});  // rows of several blocks
+    expect_layer_gradients(Norm<double>(3, kind));              // two heads per token
   }
+}
+
+TEST(NnGradients, UnitNorm) {
+  for (const double epsilon : {1e-6, 0.7}) expect_layer_gradients(Norm<double>(3, NormKind::unit, epsilon));
+  Random random(2);
+  const States<double> y = Norm<double>(3, NormKind::unit, 0)(normal_states<double>(kShape, random));
+  EXPECT_NEAR(y(1, 2, 3) * y(1, 2, 3) + y(1, 2, 4) * y(1, 2, 4) + y(1, 2, 5) * y(1, 2, 5), 1, 1e-15);
 }
 
 struct Activated : Activation<double>, NoParameters {
