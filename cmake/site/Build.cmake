@@ -18,6 +18,7 @@ set(pages
     "examples/onnx.md|onnx|=guide"
     "examples/building.md|building|=guide"
     "examples/train_gpt/README.md|train_gpt|=guide"
+    "examples/train_hybrid/README.md|train_hybrid|=guide"
     "examples/train_translation/README.md|train_translation|=guide"
     "examples/long_context/README.md|long_context|=guide"
     "examples/nn/README.md|nn|=guide"

@@ -103,15 +103,20 @@ double train_step(State& state, const Text& text, Ranks& ranks) {
 }
 
 double validation_loss(const State& state, const Text& text, Index most) {
+  return validation_loss([&](const nn::Tokens& tokens) { return state.model(tokens); }, text,
+                         state.options.model.context, most);
+}
+
+double validation_loss(const std::function<nn::States<float>(const nn::Tokens&)>& model, const Text& text,
+                       Index context, Index most) {
   constexpr std::size_t kBatch = 32;  // blocks at a time
   const auto tokens = text.validation();
-  const Index context = state.options.model.context;
   const nn::CrossEntropy<float> cross_entropy;
   double sum = 0, count = 0;
   const auto add = [&](const std::vector<Index>& starts, Index length) {
     const Batch batch = blocks_at(tokens, starts, length);
     const auto targets = static_cast<double>(batch.targets.size());
-    sum += targets * cross_entropy(state.model(batch.inputs), batch.targets);
+    sum += targets * cross_entropy(model(batch.inputs), batch.targets);
     count += targets;
   };
   const std::vector<Index> starts = block_starts(tokens, context, most);

@@ -1,6 +1,7 @@
 // The state and the steps of training.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -53,5 +54,8 @@ void require_sequences_for(const Ranks& ranks, const Options& options);
 /// Returns the mean loss over consecutive blocks of the validation text: all of them, or, if there are more, `most`
 /// evenly spread ones.
 double validation_loss(const State& state, const Text& text, Index most = 0);
+/// As above, for any model that predicts logits (batch, len, tokens) from blocks of `context` characters.
+double validation_loss(const std::function<nn::States<float>(const nn::Tokens&)>& model, const Text& text,
+                       Index context, Index most = 0);
 
 }  // namespace train_gpt
