@@ -15,8 +15,8 @@ class GatedAttention {
 
   explicit GatedAttention(const attn::MultiHeadConfig& config) : attention_(config) {}
 
-  /// Applies the layer to whole sequences, or to the next tokens of sequences whose earlier tokens are in the cache, and
-  /// adds them to the cache.
+  /// Applies the layer to whole sequences, or to the next tokens of sequences whose earlier tokens are in the cache,
+  /// and adds them to the cache.
   States<T> operator()(const States<T>& x, State* cache = nullptr) const {
     return cache ? attention_.next(x, *cache) : attention_(x, {.causal = true});
   }

@@ -101,8 +101,8 @@ class HybridBlock {
 
   HybridBlock(const HybridConfig& config, Random& random);
 
-  /// Applies the block to whole sequences, or to the next tokens of sequences whose earlier tokens are in `memories` and
-  /// the cache: both are given, or none.
+  /// Applies the block to whole sequences, or to the next tokens of sequences whose earlier tokens are in `memories`
+  /// and the cache: both are given, or none.
   States<T> operator()(States<T> x, Memories* memories = nullptr, attn::KvLayer<T>* cache = nullptr) const;
   States<T> forward(States<T> x);
   States<T> backward(States<T> grad);

@@ -7,8 +7,8 @@ namespace nn {
 
 /// Kinds of normalisation. Layer normalises to mean 0 and variance 1, then scales and, with a bias, shifts (LayerNorm,
 /// Ba et al. 2016). RMS normalises to mean square 1, then scales (RMSNorm, Zhang & Sennrich 2019). Unit normalises to a
-/// sum of squares of 1, and learns nothing. All add epsilon to the variance, the mean square or the sum of squares before
-/// taking the square root.
+/// sum of squares of 1, and learns nothing. All add epsilon to the variance, the mean square or the sum of squares
+/// before taking the square root.
 enum class NormKind { layer, layer_without_bias, rms, unit };
 
 /// PyTorch's nn.LayerNorm and nn.RMSNorm, over the last dimension. States with a multiple of `features` features, such

@@ -49,10 +49,11 @@ auto checked_bias(Bias&& bias, Index outputs) {
 }  // namespace detail
 
 /// Applies a linear map, y = x * weightᵀ + bias, like PyTorch's nn.Linear: x (tokens, inputs), y (tokens, outputs),
-/// weight (outputs, inputs), bias (outputs), in a row, a column or a std::vector. x and y may also be rank-3 tensors (batch, len, features). All are
-/// row-major without gaps and of one scalar type; 16-bit types are summed in float. The attention kernels select the
-/// instruction set at run time, whereas Eigen's product uses that of the compiler flags. Of the options, executor, isa,
-/// `compute` and row_invariant apply. Results are bit-identical for any number of threads.
+/// weight (outputs, inputs), bias (outputs), which may be a row, a column or a std::vector. x and y may also be rank-3
+/// tensors (batch, len, features). All are row-major without gaps and of one scalar type; 16-bit types are summed in
+/// float. The attention kernels select the instruction set at run time, whereas Eigen's product uses that of the
+/// compiler flags. Of the options, executor, isa, `compute` and row_invariant apply. Results are bit-identical for any
+/// number of threads.
 /// @throws std::invalid_argument if sizes disagree, rows have gaps, or y overlaps x, weight or bias: rows of y are
 /// written while other rows of x are still to be read. The message gives the sizes.
 template <class Y, class X, class W, class B>

@@ -1,5 +1,5 @@
-// expect: attn: a tensor of rank 3 or 4 is not a matrix; write t.matrix(i) or t.matrix(i, j) for its last two dimensions
-// expect: at these indices
+// expect: attn: a tensor of rank 3 or 4 is not a matrix; write t.matrix(i) or t.matrix(i, j) for its last two
+// expect: dimensions at these indices
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
-// expect: attn::weight_mod: the lambda must take a weight and a position: [](auto w, auto p) { return w; }, with p.batch,
-// expect: p.head, p.q and p.kv
+// expect: attn::weight_mod: the lambda must take a weight and a position: [](auto w, auto p) { return w; }, with
+// expect: p.batch, p.head, p.q and p.kv
 #include <attn/attn.h>
 
 int main() {
