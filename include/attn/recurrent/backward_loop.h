@@ -181,23 +181,32 @@ class RecurrenceBackwardLoop {
 
   void run(Index batch, Index kv_head) {
     w_.begin(batch, kv_head);
-    clear_gradients();
+    next_key_ = next_row_ = 0;
     for (const TokenRun& run : w_.call.runs.of(batch)) run_back(run);
+    clear_keys({next_key_, w_.call.problem.kv_len});
+    clear_rows({next_row_, w_.call.problem.q_len});
   }
 
  private:
-  /// Keys that no row sees, and rows that see no key, have gradients of 0.
-  void clear_gradients() {
-    const auto clear = [&](const DTypeView<T>& t, Index head) {
-      if (!t.data()) return;
-      const RowsToWrite rows = t.rows(w_.batch, head);
-      for (Index i = 0; i < t.dim(2); ++i)
-        for (Index c = 0; c < t.dim(3); ++c) store_number(rows, i, c, T(0));
-    };
+  /// Keys that no row sees, and rows that see no key, have gradients of 0. These functions store them: for the tokens
+  /// between the previous chunk of the head and this one, and for some keys or rows.
+  void clear_before(const TokenChunk& chunk) {
+    if (!chunk.keys.empty()) clear_keys({next_key_, chunk.keys.begin}), next_key_ = chunk.keys.end;
+    if (!chunk.rows.empty()) clear_rows({next_row_, chunk.rows.begin}), next_row_ = chunk.rows.end;
+  }
+  void clear_keys(Range keys) const {
     for (const DTypeView<T>* t :
          {&call_.grad_k, &call_.grad_v, &call_.grad_gate, &call_.grad_beta, &call_.grad_a, &call_.grad_b})
-      clear(*t, w_.kv_head);
-    for (Index g = 0; g < w_.call.group(); ++g) clear(call_.grad_q, w_.first_head() + g);
+      clear(*t, w_.kv_head, keys);
+  }
+  void clear_rows(Range rows) const {
+    for (Index g = 0; g < w_.call.group(); ++g) clear(call_.grad_q, w_.first_head() + g, rows);
+  }
+  void clear(const DTypeView<T>& t, Index head, Range range) const {
+    if (!t.data() || range.empty()) return;
+    const RowsToWrite rows = t.rows(w_.batch, head);
+    for (Index i = range.begin; i < range.end; ++i)
+      for (Index c = 0; c < t.dim(3); ++c) store_number(rows, i, c, T(0));
   }
 
   void run_back(const TokenRun& run) {
@@ -211,6 +220,7 @@ class RecurrenceBackwardLoop {
     bool is_new = true;  // whether the state has changed since one was kept
     for_each_chunk(run, call.problem.first_query_among_keys(w_.batch), call.is_causal, has_state_gradient, kChunk,
                    [&](const TokenChunk& chunk) {
+                     clear_before(chunk);
                      if (!chunk.rows.empty() && is_new) kept(states++).copy_from(state, call);
                      is_new = !chunk.keys.empty();
                      m_.chunks[chunks++] = {chunk, states - 1};
@@ -226,10 +236,12 @@ class RecurrenceBackwardLoop {
     bool is_seen = has_state_gradient;  // by rows of later chunks
     while (chunks-- > 0) {
       const KeptChunk& c = m_.chunks[chunks];
-      if (!c.tokens.rows.empty())
+      if (!c.tokens.rows.empty()) {
         state.copy_from(kept(c.state), call);
-      else if (!is_seen)
+      } else if (!is_seen) {
+        clear_keys(c.tokens.keys);
         continue;
+      }
       run_chunk(c.tokens);
       is_seen = true;
     }
@@ -322,7 +334,7 @@ class RecurrenceBackwardLoop {
     const Rows<T> query = w_.load_queries(head, chunk.rows.begin, rows);
     const Block<T> grad = m_.grad_out.from(0, rows), to = m_.grad_query.from(0, rows), scores = w_.m.scores.from(0, n);
     w_.loader.copy(call_.grad_out.rows(w_.batch, head, chunk.rows.begin), rows, call.problem.v_dim, grad.data);
-    if (!call.is_normalised && n == 0) return;  // rows after the last token
+    if (!call.is_normalised && n == 0) return clear(call_.grad_q, head, chunk.rows);  // after the last token
     if (call.is_normalised) normaliser_back(query, rows, n);
     read_back(query, grad, to, 0);
     if (call.is_normalised) add_sum_of(query, rows);
@@ -503,6 +515,7 @@ class RecurrenceBackwardLoop {
   RecurrenceBackwardMemory<T> m_;
   const RecurrenceFamily<T>& kernels_;
   T passing_ = 0;
+  Index next_key_ = 0, next_row_ = 0;  ///< of the head: the tokens before them have gradients
 };
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR
