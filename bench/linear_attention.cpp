@@ -1,5 +1,6 @@
-// Times linear attention, its gated forms and the delta rules: against the FMA peak of the same run, against their
-// token-by-token definitions and, for single tokens, against reading and writing their states. On the calling thread.
+// Times linear attention, its gated forms and the delta rules, with gradients: against the FMA peak of the same run,
+// against their token-by-token definitions and, for single tokens, against reading and writing their states. Also times
+// the causal convolution that precedes many recurrences, against a copy. On the calling thread.
 #include <cmath>
 #include <functional>
 #include <iostream>
@@ -149,6 +150,33 @@ void gates(Index len, const Budget& budget, Output& output) {
               budget, output);
 }
 
+/// Prints times relative to that of the first variant, which reads and writes `bytes` and does nothing else. Calls
+/// `begin` before each round.
+void print_shares(const std::string& title, double bytes, const std::string& yardstick,
+                  const std::vector<Variant>& variants, const std::function<void()>& begin, const Budget& budget,
+                  Output& output) {
+  std::vector<std::function<void()>> calls;
+  for (const Variant& w : variants) calls.push_back(w.call);
+  output.progress.begin_row(title);
+  const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
+    output.progress.round(round, rounds);
+    begin();
+  });
+  output.progress.clear();
+  Table table(1);
+  for (const std::string& heading : {std::string(), std::string("us"), std::string("GB/s"), "% of " + yardstick})
+    table.column(heading, "");
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    const double time = times[i].seconds, share = times[0].seconds / time;
+    table.row({variants[i].name, fixed(1e6 * time, 1), fixed(bytes / time / 1e9, 1), fixed(100 * share, 1)});
+    output.add(title + ": share of " + yardstick, variants[i].name, times[i], share,
+               {{"bytes_per_second", bytes / time}, {"of_reading_and_writing", share}});
+  }
+  std::cout << title << '\n';
+  table.print(std::cout);
+  std::cout << '\n';
+}
+
 /// Reads and writes all of a state, as processing a token requires.
 void touch(attn::RecurrentState<float>& state) {
   float* const x = state.sums().data();
@@ -176,39 +204,61 @@ void decode(Index batch, const Budget& budget, Output& output) {
        [&] { attn::gated_delta_rule_into(in.out, state, in.q, in.k, in.v, in.gates, in.beta, kSerial); }},
       {"DPLR delta rule", 0,
        [&] { attn::dplr_delta_rule_into(in.out, state, in.q, in.k, in.v, in.a, in.b, in.gates, kSerial); }}};
-  std::vector<std::function<void()>> calls;
-  for (const Variant& w : variants) calls.push_back(w.call);
-  const std::string title = "One token, batch " + std::to_string(batch) + ", 32 heads, D=128: a state of " +
-                            bytes_text(static_cast<double>(state.bytes()));
-  output.progress.begin_row(title);
-  const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
-    output.progress.round(round, rounds);
-    state.reset();
-  });
-  output.progress.clear();
-  const double bytes = 2 * static_cast<double>(state.bytes());
-  Table table(1);
-  for (const char* heading : {"", "us", "GB/s", "% of reading and writing"}) table.column(heading, "");
-  for (std::size_t i = 0; i < variants.size(); ++i) {
-    const double time = times[i].seconds, share = times[0].seconds / time;
-    table.row({variants[i].name, fixed(1e6 * time, 1), fixed(bytes / time / 1e9, 1), fixed(100 * share, 1)});
-    output.add(title + ": share of reading and writing it", variants[i].name, times[i], share,
-               {{"bytes_per_second", bytes / time}, {"of_reading_and_writing", share}});
-  }
-  std::cout << title << '\n';
-  table.print(std::cout);
-  std::cout << '\n';
+  const double bytes = static_cast<double>(state.bytes());
+  print_shares(
+      "One token, batch " + std::to_string(batch) + ", 32 heads, D=128: a state of " + bytes_text(bytes), 2 * bytes,
+      "reading and writing it", variants, [&] { state.reset(); }, budget, output);
+}
+
+/// Outputs and gradients, in turn. A backward pass is counted as three forward passes: it computes the forward pass
+/// again, and each product has two gradients.
+void gradients(Index len, const Budget& budget, Output& output) {
+  Inputs in(1, 8, len, 128);
+  const Tensor4 grad = random_tensor({1, 8, len, 128}, 5);
+  print_rates("Gradients, 8 heads, N=" + std::to_string(len) + " D=128",
+              {variant("a gate for each token", in, 6,
+                       [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gate, kSerial); }),
+               variant("a gate for each token, gradients", in, 18,
+                       [&] { attn::gated_attention_backward(grad, in.q, in.k, in.v, in.gate, kSerial); }),
+               variant("gated delta rule", in, 6,
+                       [&] { attn::gated_delta_rule_into(in.out, in.q, in.k, in.v, in.gate, in.beta, kSerial); }),
+               variant("gated delta rule, gradients", in, 18,
+                       [&] { attn::gated_delta_rule_backward(grad, in.q, in.k, in.v, in.gate, in.beta, kSerial); }),
+               variant("DPLR delta rule", in, 8,
+                       [&] { attn::dplr_delta_rule_into(in.out, in.q, in.k, in.v, in.a, in.b, in.gates, kSerial); }),
+               variant("DPLR delta rule, gradients", in, 24,
+                       [&] { attn::dplr_delta_rule_backward(grad, in.q, in.k, in.v, in.a, in.b, in.gates, kSerial); })},
+              budget, output);
+}
+
+void convolutions(Index len, const Budget& budget, Output& output) {
+  constexpr Index kChannels = 2048;
+  const Tensor4 numbers = random_tensor({1, 1, len, kChannels}, 1), taps = random_tensor({1, 1, kChannels, 4}, 2);
+  const attn::TensorView<const float, 3> x = numbers.view().select(0, 0);
+  const attn::TensorView<const float, 2> weight = taps.view().select(0, 0).select(0, 0);
+  const attn::Tensor<float, 1> bias({kChannels});
+  Tensor3 out(x.shape());
+  const attn::ConvOptions plain{.executor = attn::serial()}, silu{.silu = true, .executor = attn::serial()};
+  print_shares(
+      "Causal convolution, N=" + std::to_string(len) + ", 2048 channels, width 4",
+      2 * 4 * static_cast<double>(x.size()), "copying x",
+      {{"copying x", 0, [&] { std::copy_n(x.data(), x.size(), out.data()); }},
+       {"convolution", 0, [&] { attn::causal_conv1d_into(out, x, weight, attn::no_bias, plain); }},
+       {"with bias and SiLU", 0, [&] { attn::causal_conv1d_into(out, x, weight, bias, silu); }},
+       {"its gradients", 0, [&] { attn::causal_conv1d_backward(out, x, weight, bias, silu); }}},
+      [] {}, budget, output);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("linear_attention", "Times linear attention, its gated forms and the delta rules.");
+  Program program("linear_attention",
+                  "Times linear attention, its gated forms, the delta rules, gradients, and the causal convolution.");
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
     const Budget budget = quick ? Budget{.seconds = 0.01, .rounds = 1} : Budget{.seconds = 0.3, .rounds = 9};
     const std::vector<Index> batches = quick ? std::vector<Index>{1} : std::vector<Index>{1, 16};
-    std::vector<double> shares(2 + batches.size(), 1);
+    std::vector<double> shares(4 + batches.size(), 1);
     shares[1] = 8;  // includes the definition, some twenty times as slow as the rest, but timed in fewer rounds
     Output output{
         program.results(),
@@ -221,7 +271,9 @@ int main(int argc, char** argv) {
                    BarChart::Scale::linear, " %"}}}};
     lengths(quick ? 1024 : 65536, budget, output);
     gates(quick ? 128 : 8192, {.seconds = budget.seconds, .rounds = quick ? 1 : 3}, output);
+    gradients(quick ? 128 : 4096, budget, output);
     for (const Index batch : batches) decode(batch, budget, output);
+    convolutions(quick ? 64 : 4096, budget, output);
     program.draw(output.chart);
   });
 }
