@@ -1,4 +1,5 @@
 // Mistakes that a call detects at run time: each complete message, as listed in include/attn/errors.md.
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -29,6 +30,12 @@ void expect_says(const std::string& message, const Call& call) {
   } catch (const Exception& e) {
     EXPECT_EQ(std::string(e.what()), message);
   }
+}
+
+/// Returns the sum of the attention that keys get, which is the number of queries if lse, mods and options match.
+template <class Mass>
+float sum_of(const Mass& mass) {
+  return std::accumulate(mass.data(), mass.data() + mass.size(), 0.0f);
 }
 
 // 5 queries, 7 keys, head_dim 8, v_dim 3.
@@ -350,14 +357,44 @@ TEST_F(Mistakes, SilentOffsetOfWrongSign) {
 TEST_F(Mistakes, SilentLseWithoutExtraDigits) {
   const auto mods = score_mod([](auto x, auto) { return x - 1e9f; });
   const auto r = attention(q_, k_, v_, mods);
-  const auto sum = [&](const auto& lse) {
-    const auto mass = attention_mass(q_, k_, lse, mods);
-    return std::accumulate(mass.data(), mass.data() + mass.size(), 0.0f);
-  };
+  const auto sum = [&](const auto& lse) { return sum_of(attention_mass(q_, k_, lse, mods)); };
   const auto right = r.lse;
   const Eigen::VectorXf wrong = r.lse;
   EXPECT_NEAR(sum(right), static_cast<float>(q_.rows()), 1e-4);
   EXPECT_GT(sum(wrong), 2 * static_cast<float>(q_.rows()));
+}
+
+TEST_F(Mistakes, SilentBackwardWithoutMods) {
+  const Eigen::MatrixXf g = Eigen::MatrixXf::Ones(5, 3);
+  const auto r = attention(q_, k_, v_, causal());
+  const auto right = attention_backward(g, q_, k_, v_, r, causal()), wrong = attention_backward(g, q_, k_, v_, r);
+  EXPECT_GT((right.value - wrong.value).cwiseAbs().maxCoeff(), 0.1f);
+  EXPECT_NEAR(sum_of(attention_mass(q_, k_, r.lse, causal())), 5, 1e-4);
+  EXPECT_GT(sum_of(attention_mass(q_, k_, r.lse)), 5.1f);
+}
+
+TEST_F(Mistakes, SilentBackwardWithoutOptions) {
+  const Eigen::MatrixXf g = Eigen::MatrixXf::Ones(5, 3);
+  const auto r = attention(q_, k_, v_, causal(), {.scale = 2});
+  const auto right = attention_backward(g, q_, k_, v_, r, causal(), {.scale = 2}),
+             wrong = attention_backward(g, q_, k_, v_, r, causal());
+  EXPECT_GT((right.value - wrong.value).cwiseAbs().maxCoeff(), 0.1f);
+  EXPECT_NEAR(sum_of(attention_mass(q_, k_, r.lse, causal(), {.scale = 2})), 5, 1e-4);
+  EXPECT_GT(std::abs(sum_of(attention_mass(q_, k_, r.lse, causal())) - 5), 0.1f);
+}
+
+TEST_F(Mistakes, SilentCaptureByReference) {
+  const auto copies = [](float slope) {
+    return score_mod([=](auto x, auto p) { return x - slope * static_cast<float>(p.q - p.kv); });
+  };
+  EXPECT_NO_THROW(attention(q_, k_, v_, copies(0.5f)));
+#if defined(ATTN_ADDRESSES_ARE_CHECKED)
+  const auto refers = [](float argument) {
+    const float slope = argument;
+    return score_mod([&](auto x, auto p) { return x - slope * static_cast<float>(p.q - p.kv); });
+  };
+  EXPECT_DEATH(attention(q_, k_, v_, refers(0.5f)), "stack-use-after");
+#endif
 }
 
 }  // namespace
