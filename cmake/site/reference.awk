@@ -41,6 +41,10 @@ is_private && /^  friend class / { print ""; next }
 is_private && /^  };$/ { print $0 " /** @endcond */"; next }
 /^namespace attn \{$/ && topic { print $0 " /** @addtogroup " topic " */ /** @{ */"; next }
 /^}  \/\/ namespace attn$/ && topic { print "/** @} */ " $0; next }
-# Marks abbreviations, so that they do not end a brief description. (Indented text is code.)
-/^ *\/\/\/ [^ ]/ { gsub(/ (al|eq|cf)\. /, "&\\&nbsp;"); gsub(/\. &nbsp;/, ".\\&nbsp;"); sub(/ al\.$/, "&\\&nbsp;") }
+# A backslash before the space keeps an abbreviation from ending a brief description. (Indented text is code.)
+/^ *\/\/\/ [^ ]/ || / \/\/\/< / {
+  gsub(/ (al|eq|cf)\. /, "&\001")
+  gsub(/ \001/, "\\ ")
+  sub(/ (al|eq|cf)\.$/, "&\\ ")
+}
 { print }
