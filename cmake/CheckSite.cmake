@@ -1,6 +1,6 @@
 # cmake -D SITE=<folder> -D WORK_DIR=<folder> -P CheckSite.cmake
 #
-# Opens every page of the folder in a headless browser, 375 pixels wide, as on a phone. Fails unless each page has a
+# Opens every page of the folder in a headless browser, 360 pixels wide, as on a phone. Fails unless each page has a
 # style, all its pictures and a navigation that marks it, is no wider than the window, and writes nothing to the
 # console. Prints "skipped" if no browser is found.
 cmake_minimum_required(VERSION 3.22)
@@ -11,7 +11,7 @@ if(NOT browser)
   return()
 endif()
 file(GLOB_RECURSE pages RELATIVE ${SITE} ${SITE}/*.html)
-list(FILTER pages EXCLUDE REGEX "/search/|^demo[.]html$")  # the demo has its own style and test
+list(FILTER pages EXCLUDE REGEX "^demo[.]html$")  # the demo has its own style and test
 list(LENGTH pages number)
 if(number EQUAL 0)
   message(FATAL_ERROR "no pages in ${SITE}")
@@ -58,7 +58,7 @@ while(pages)
   list(REMOVE_ITEM pages ${some})
   set(html "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n${script}")
   foreach(page IN LISTS some)
-    string(APPEND html "<iframe width=\"375\" height=\"800\" frameborder=\"0\" data-page=\"${page}\" src=\"file://${SITE}/${page}\">"
+    string(APPEND html "<iframe width=\"360\" height=\"800\" frameborder=\"0\" data-page=\"${page}\" src=\"file://${SITE}/${page}\">"
                        "</iframe>\n")
   endforeach()
   file(WRITE ${WORK_DIR}/check.html "${html}")

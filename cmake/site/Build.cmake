@@ -6,47 +6,57 @@
 # nor OUTPUT, it stops after the reference, whose build checks the docstrings.
 cmake_minimum_required(VERSION 3.22)
 
-# A page: the Markdown file, its name on the site, and its name in the navigation, or `=` and the page of the navigation
-# that it belongs to. examples.md is generated below. Links to Markdown files without a line here fail.
+# A heading of the menu, or a page: the Markdown file, its name on the site, and its name in the menu. Pages with a * are
+# also in the bar, which marks the last of them at or before the current page. examples.md is generated below. Links to
+# Markdown files without a line here fail.
 set(pages
-    "README.md|index|Tour"
-    "examples/README.md|guide|Guide"
-    "examples/layers.md|layers|=guide"
-    "examples/decoder.md|decoder|=guide"
-    "examples/kinds.md|kinds|=guide"
-    "examples/graphs.md|graphs|=guide"
-    "examples/onnx.md|onnx|=guide"
-    "examples/building.md|building|=guide"
-    "examples/train_gpt/README.md|train_gpt|=guide"
-    "examples/train_hybrid/README.md|train_hybrid|=guide"
-    "examples/train_translation/README.md|train_translation|=guide"
-    "examples/long_context/README.md|long_context|=guide"
-    "examples/nn/README.md|nn|=guide"
-    "examples.md|examples|Examples"
-    "include/attn/mods/README.md|mods|Mods"
+    "#Start"
+    "README.md|index|*Tour"
+    ".github/CHANGELOG.md|changes|Changes"
+    "examples/building.md|building|*Building"
+    "#Guide"
+    "examples/README.md|guide|*Guide"
+    "examples/layers.md|layers|Layers and caches"
+    "examples/decoder.md|decoder|A decoder"
+    "examples/kinds.md|kinds|Kinds of attention"
+    "examples/graphs.md|graphs|Graphs"
+    "examples/onnx.md|onnx|ONNX operators"
+    "include/attn/mpi.md|ranks|Distributed attention"
+    "include/attn/contract.md|contract|The contract"
+    "#Programs"
+    "examples.md|examples|*Examples"
+    "examples/train_gpt/README.md|train_gpt|Train a GPT"
+    "examples/train_hybrid/README.md|train_hybrid|Train a hybrid"
+    "examples/train_translation/README.md|train_translation|Train a translator"
+    "examples/long_context/README.md|long_context|A long context"
+    "examples/nn/README.md|nn|Their layers"
+    "#Look up"
+    "include/attn/mods/README.md|mods|*Mods"
     "include/attn/positions.md|positions|Positions"
-    "include/attn/contract.md|contract|=guide"
-    "include/attn/errors.md|errors|Errors"
-    "include/attn/mpi.md|ranks|Distributed"
-    "bench/README.md|measurements|Measurements"
-    "bench/recurrences.md|recurrences|=measurements"
-    "bench/ranks.md|scaling|=measurements"
-    "include/attn/signatures.md|signatures|Signatures"
-    "|reference/index|Reference"
-    "include/attn/README.md|architecture|Architecture"
-    "include/attn/core/README.md|core|=architecture"
-    "include/attn/cache/README.md|cache_package|=architecture"
-    "include/attn/recurrent/README.md|recurrent_package|=architecture"
-    "include/attn/layers/README.md|layers_package|=architecture"
-    "include/attn/jvp/README.md|jvp_package|=architecture"
-    "include/attn/mpi/README.md|mpi_package|=architecture"
-    ".github/CONTRIBUTING.md|contributing|Contributing"
-    ".github/CHANGELOG.md|changes|Changes")
+    "include/attn/errors.md|errors|*Errors"
+    "include/attn/signatures.md|signatures|*Signatures"
+    "|reference/index|*Reference"
+    "#Measurements"
+    "bench/README.md|measurements|*Measurements"
+    "bench/recurrences.md|recurrences|Recurrences"
+    "bench/ranks.md|scaling|Over ranks"
+    "#Internals"
+    "include/attn/README.md|architecture|*Internals"
+    "include/attn/core/README.md|core|Core"
+    "include/attn/cache/README.md|cache_package|Caches"
+    "include/attn/recurrent/README.md|recurrent_package|Recurrences"
+    "include/attn/layers/README.md|layers_package|Layers"
+    "include/attn/jvp/README.md|jvp_package|Forward mode"
+    "include/attn/mpi/README.md|mpi_package|MPI"
+    ".github/CONTRIBUTING.md|contributing|Contributing")
 
 # The page of examples/web, if it has been built.
 set(demo ${SOURCE_DIR}/build/web/index.html)
 if(EXISTS ${demo})
-  list(APPEND pages "|demo|Demo")
+  list(INSERT pages 2 "|demo|Models in your browser")
+  set(has_demo true)
+else()
+  set(has_demo false)
 endif()
 
 set(SITE_SOURCE ${CMAKE_CURRENT_LIST_DIR})
@@ -61,23 +71,81 @@ foreach(tool IN ITEMS pandoc doxygen)
   endif()
 endforeach()
 
-# The navigation above each page; `up` leads to the folder of the pages.
-function(navigation current up result)
-  set(html "<nav class=\"pages\" aria-label=\"Pages\">\n<a class=\"name\" href=\"${up}index.html\">attn</a>\n")
-  if("${pages}" MATCHES "\\|${current}\\|=([a-z]+)")
-    set(current ${CMAKE_MATCH_1})
+# The link to the source: where the repository was cloned from, if that is a public address, or else an archive.
+set(source "")
+find_program(git git)
+if(git)
+  execute_process(COMMAND ${git} remote get-url origin WORKING_DIRECTORY ${SOURCE_DIR} OUTPUT_VARIABLE source ERROR_QUIET
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT source MATCHES "^https://[^@]*$")
+    set(source attn-${VERSION}.tar.gz)
+    execute_process(COMMAND ${git} archive --prefix=attn-${VERSION}/ -o ${made}/${source} HEAD
+                    WORKING_DIRECTORY ${SOURCE_DIR} RESULT_VARIABLE code ERROR_QUIET)
+    if(code)
+      set(source "")
+    endif()
   endif()
-  set(shown ${pages})
-  list(FILTER shown EXCLUDE REGEX "\\|=")
-  foreach(page IN LISTS shown)
-    string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|(.*)$" page "${page}")
+endif()
+
+# The bar above each page, with the menu of all pages; `up` leads to the folder of the pages.
+function(navigation current up result)
+  set(bar "")
+  set(menu "")
+  set(marked index)
+  foreach(page IN LISTS pages)
+    if(page MATCHES "^[^|]*\\|([^|]*)\\|([*]?)")
+      if(CMAKE_MATCH_2)
+        set(candidate ${CMAKE_MATCH_1})
+      endif()
+      if(CMAKE_MATCH_1 STREQUAL current)
+        set(marked ${candidate})
+      endif()
+    endif()
+  endforeach()
+  foreach(page IN LISTS pages)
+    if(page MATCHES "^#(.*)")
+      string(APPEND menu "</div>\n<div><b>${CMAKE_MATCH_1}</b>\n")
+      continue()
+    endif()
+    string(REGEX MATCH "^[^|]*\\|([^|]*)\\|([*]?)(.*)$" page "${page}")
+    set(name ${CMAKE_MATCH_1})
+    set(is_in_bar "${CMAKE_MATCH_2}")
+    set(title "${CMAKE_MATCH_3}")
     set(mark "")
-    if(CMAKE_MATCH_2 STREQUAL current)
+    if(name STREQUAL marked)
       set(mark " aria-current=\"page\"")
     endif()
-    string(APPEND html "<a href=\"${up}${CMAKE_MATCH_2}.html\"${mark}>${CMAKE_MATCH_3}</a>\n")
+    if(is_in_bar)
+      string(APPEND bar "<a href=\"${up}${name}.html\"${mark}>${title}</a>\n")
+    endif()
+    set(mark "")
+    if(name STREQUAL current)
+      set(mark " aria-current=\"page\"")
+    endif()
+    string(APPEND menu "<a href=\"${up}${name}.html\"${mark}>${title}</a>\n")
   endforeach()
-  set(${result} "${html}</nav>" PARENT_SCOPE)
+  string(REGEX REPLACE "^</div>\n" "" menu "${menu}")
+  set(to_source "${source}")
+  if(source AND NOT source MATCHES "^https:")
+    set(to_source "${up}${source}")
+  endif()
+  if(to_source)
+    string(APPEND menu "<a href=\"${to_source}\">Source</a>\n")
+    set(to_source "<a class=\"source\" href=\"${to_source}\">Source</a>\n")
+  endif()
+  set(${result}
+      "<div class=\"bar\">
+<a class=\"name\" href=\"${up}index.html\">attn <small>${VERSION}</small></a>
+<nav class=\"pages\" aria-label=\"Pages\">
+${bar}</nav>
+<details class=\"menu\"><summary>All pages</summary>
+<nav aria-label=\"All pages\">
+${menu}</div>
+</nav>
+</details>
+<div class=\"search\" hidden><input type=\"search\" placeholder=\"Search\" aria-label=\"Search all pages\"><ul></ul></div>
+${to_source}</div>"
+      PARENT_SCOPE)
 endfunction()
 
 # The reference. Its topics come from topics.txt, which must list each header.
@@ -121,30 +189,35 @@ endif()
 if(ONLY_REFERENCE)
   return()
 endif()
-# Alphabetical lists of members, which the search makes redundant; no page links to them.
+# Alphabetical lists of members, which the search of the site makes redundant; no page links to them.
 file(GLOB lists ${WORK_DIR}/reference/functions*.html ${WORK_DIR}/reference/globals*.html
      ${WORK_DIR}/reference/namespacemembers*.html)
 file(REMOVE ${lists})
 file(RENAME ${WORK_DIR}/reference ${made}/reference)
-file(COPY_FILE ${SITE_SOURCE}/search.css ${made}/reference/search/search.css)
 
 # The page of examples: the source of each program and its output.
 include(${SITE_SOURCE}/Examples.cmake)
 examples_page(${WORK_DIR}/examples.md)
 
 # Settings of the Lua filter.
-set(lua "return {\n  source = [==[${SOURCE_DIR}]==],\n  pictures = [==[${PICTURES}]==],\n")
+navigation(architecture "../" above)
+set(lua "return {\n  source = [==[${SOURCE_DIR}]==],\n  pictures = [==[${PICTURES}]==],\n  made = [==[${made}]==],\n")
+string(APPEND lua "  navigation = [==[${above}]==],\n  has_demo = ${has_demo},\n")
 string(APPEND lua "  tags = [==[${WORK_DIR}/reference.tag]==],\n  pages = {\n")
 foreach(page IN LISTS pages)
-  string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|" head "${page}")
-  if(CMAKE_MATCH_1)
+  if(page MATCHES "^([^|]+)\\|([^|]*)\\|")
     string(APPEND lua "    [\"${CMAKE_MATCH_1}\"] = \"${CMAKE_MATCH_2}.html\",\n")
   endif()
 endforeach()
 file(WRITE ${WORK_DIR}/site.lua "${lua}  },\n}\n")
+file(MAKE_DIRECTORY ${made}/source)
 
+# The filter appends the sections of each page to the list that the search reads.
+file(WRITE ${made}/search.js "const sections = [\n")
 foreach(page IN LISTS pages)
-  string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|" head "${page}")
+  if(NOT page MATCHES "^([^|]*)\\|([^|]*)\\|")
+    continue()
+  endif()
   set(file "${CMAKE_MATCH_1}")
   set(name "${CMAKE_MATCH_2}")
   if(NOT file)
@@ -164,6 +237,7 @@ foreach(page IN LISTS pages)
     message(FATAL_ERROR "${file}:\n${log}")
   endif()
 endforeach()
+file(APPEND ${made}/search.js "];\n")
 
 file(GLOB pictures ${PICTURES}/*.svg)
 file(COPY ${pictures} DESTINATION ${made}/pictures)
@@ -171,7 +245,7 @@ file(GLOB runs ${PICTURES}/*.html)
 if(runs)
   file(COPY ${runs} DESTINATION ${made}/runs)
 endif()
-file(COPY ${SITE_SOURCE}/style.css DESTINATION ${made})
+file(COPY ${SITE_SOURCE}/style.css ${SITE_SOURCE}/site.js DESTINATION ${made})
 if(EXISTS ${demo})
   file(COPY_FILE ${demo} ${made}/demo.html)
 endif()
