@@ -8,7 +8,7 @@ namespace nn {
 
 namespace {
 
-/// Calls a layer as its constness says: for inference if it is const, and otherwise for training.
+/// Calls operator() of a const layer, for inference, and forward() of any other, for training.
 template <class Layer, class X>
 auto run(const Layer& layer, X&& x) {
   return layer(std::forward<X>(x));

@@ -106,7 +106,7 @@ requires(!detail::KvSource<K>) Explanation
 /// keys and values exceed the cache and the heads of a token are adjacent in memory, a thread processes single queries
 /// of up to eight heads at a time and needs memory for each of these heads. The size depends on the sizes, strides and
 /// scalar types of the arguments, on the options, and on mods that group tokens or list keys, such as strided_sparse()
-/// and select(); with row_invariant also on sinks() and dropout().
+/// and select(); also on weight mods, and with row_invariant on sinks() and dropout().
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;
@@ -123,8 +123,8 @@ requires(!detail::KvSource<K>) std::size_t
 /// reference for tests and the baseline for benchmarks.
 ///
 /// Arguments, results and errors are those of attention(). The result also has `weights`, (q_len, kv_len) per head, by
-/// which the values are multiplied. With the softmax, each row of weights sums to 1, or is 0 if no key is kept. sinks()
-/// and dropout() change the sum, because they are included in the weights. Memory: O(batch * heads * q_len * kv_len).
+/// which the values are multiplied. With the softmax, each row of weights sums to 1, or is 0 if no key is kept; but
+/// sinks(), dropout() and weight mods are included and change the sum. Memory: O(batch * heads * q_len * kv_len).
 template <class Q, class K, class V, class M = Options>
 auto naive_attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);

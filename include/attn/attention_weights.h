@@ -293,8 +293,8 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
 }
 
 /// Finds the `count` largest weights of each query, and their keys. Among equal weights, the first keys win; NaN counts
-/// as larger than any number. Memory: O(q_len * count) per head. Arguments and cost are those of
-/// for_each_weight_tile().
+/// as larger than any number. A weight that a weight mod makes 0 or negative counts as dropped. Memory: O(q_len *
+/// count) per head. Arguments and cost are those of for_each_weight_tile().
 /// @throws std::invalid_argument as for_each_weight_tile() does, and for a negative count.
 template <class Q, class K, class Lse, class M = Options>
 auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const M& mods = {},

@@ -18,7 +18,7 @@ namespace attn::inline ATTN_BUILT_FOR {
 ///
 /// @param x       (batch, len, channels), a tensor or view of rank 3, of any floating-point type and strides.
 /// @param weight  (channels, width), width 2 to 8; the last column multiplies the token itself.
-/// @param bias    (channels), or no_bias.
+/// @param bias    (channels), as a row, a column or a std::vector; or no_bias.
 /// @returns a tensor shaped like x.
 ///
 /// 16-bit floats are computed in float; all tensors must have the same type of arithmetic. Blocks of channels are

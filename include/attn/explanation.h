@@ -65,8 +65,9 @@ struct Explanation {
   Index direct_queries = 0;
   Index few_queries = 0;       ///< a sequence with at most this many queries is processed query by query, not in tiles
   bool row_invariant = false;  ///< whether Options::row_invariant was set; then few_queries is 0
-  /// Whether a mod changes weights; then few_queries is 0, and tiles of queries visit their keys twice.
-  bool changes_weights = false;
+  /// Whether tiles of queries visit their keys twice, because a mod changes the weights of a softmax. With weight mods,
+  /// few_queries is 0.
+  bool visits_keys_twice = false;
   /// Whether keys and values of single queries are prefetched, because together they exceed what is assumed to fit in
   /// the cache: 8 MiB, or 3 MiB if several queries share them. Keys and values of direct_queries are never prefetched.
   bool fetches_ahead = false;
@@ -110,9 +111,9 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
       out << ", and " << e.single_queries << (e.single_queries == 1 ? " single query" : " single queries");
     else if (e.row_invariant)
       out << ", so that bits depend on the row alone";
-    else if (e.changes_weights)
+    else if (e.visits_keys_twice)
       out << ", twice over the keys, because a mod changes weights";
-    else if (e.query_tiles > 0)
+    else if (e.few_queries > 0)
       out << ", more than " << e.few_queries << " per sequence";
   } else {
     out << "single queries, at most " << e.few_queries << " per sequence";

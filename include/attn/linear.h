@@ -40,7 +40,8 @@ template <class T, class Bias>
 auto checked_bias(Bias&& bias, Index outputs) {
   const auto b = vector_of(bias, "bias");
   static_assert(std::is_same_v<typename decltype(b)::Scalar, std::remove_const_t<T>>,
-                "attn: the bias of a linear map must have the scalar type of the weight; convert with .cast<float>()");
+                "attn: the bias of a linear map must have the scalar type of the weight; convert a copy, as in "
+                "bias.cast<float>().eval()");
   require(b.dim(0) == outputs, "bias has ", b.dim(0), " elements, but there are ", outputs, " outputs");
   require(b.is_contiguous(), "bias has a stride of ", b.stride(0), ", but must be contiguous");
   return b;

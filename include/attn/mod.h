@@ -305,16 +305,17 @@ constexpr auto score_mod(Score score, Slope slope) {
 /// The new weights are not normalised, and lse does not change. Several weight mods are applied from left to right,
 /// then dropout. The weight of a pair that a mask drops stays 0; its value and key have no influence. The weights of
 /// naive_attention(), for_each_weight_tile() and similar functions are the new ones. Gradients flow through `weight`,
-/// which is then called with a dual number (see Dual); slopes at w = 0 must be finite.
+/// which is then called with a dual number (see Dual); slopes at w = 0 must be finite. Where it jumps, gradients are
+/// arbitrary.
 ///
 /// The lambda is compiled into the kernel and may be called from several threads at once, for any pair of the call, in
 /// any order.
 ///
-/// Cost: a weight is known only after its query has visited all keys, so the keys are visited twice. Prompts take 1.6
-/// times as long as without a weight mod, their backward pass twice as long. Few queries are processed in tiles, and
-/// nothing in bf16; single queries over a long cache take 4 to 7 times as long. For the same reason, results over parts
-/// of the keys cannot be merged: a call with Options::accumulate is refused. If `weight` only multiplies by a number
-/// that does not depend on the key, scale `out` instead; to drop random weights, use dropout().
+/// Cost: a weight of the softmax is known only after its query has visited all keys, so the keys are visited twice.
+/// Prompts take 1.6 times as long as without a weight mod, their backward pass twice as long. Few queries are processed
+/// in tiles, and nothing in bf16; single queries over a long cache take 4 to 7 times as long. For the same reason,
+/// results over parts of the keys cannot be merged: a call with Options::accumulate is refused. If `weight` only
+/// multiplies by a number that does not depend on the key, scale `out` instead; to drop random weights, use dropout().
 template <class Weight>
 constexpr auto weight_mod(Weight weight) {
   using R = typename detail::ResultOf<Weight, float, Position>::type;

@@ -77,8 +77,8 @@ struct MultiHeadOptions {
   /// Implementation of the heads' attention and its gradients. (Gradients of a layer with add_bias_kv or add_zero_attn
   /// are always computed by `flash`.)
   Path path = Path::flash;
-  /// Return the weights of every head, with dropout applied. They take memory for all q_len * kv_len pairs, and the
-  /// call runs on the naive path.
+  /// Return the weights of every head, with weight mods and dropout applied. They take memory for all q_len * kv_len
+  /// pairs, and the call runs on the naive path.
   bool weights = false;
   bool lse = false;    ///< Return the log-sum-exp of every query and head.
   bool heads = false;  ///< Return copies of the projected heads, with queries and keys rotated if there is a rope.

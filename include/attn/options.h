@@ -98,7 +98,7 @@ struct Options {
   ///
   /// attention_backward_into() adds to the contents of its gradients, except the gradients of sinks, which only a call
   /// without accumulate computes. Pass the out and lse of all keys with each part. All functions that return their
-  /// result reject accumulate.
+  /// result reject accumulate, and so do calls with a weight_mod() of a softmax.
   bool accumulate = false;
 
   /// Runs the tasks. The default is all cores, or the calling thread alone if there is little work. Results are
@@ -117,7 +117,7 @@ struct Options {
   /// matters if scores are large. Sums and the softmax stay in float.
   ///
   /// Nothing is rounded in these cases: there is no matrix unit (explain() reports this); queries are single and heads
-  /// do not share bfloat16 keys and values; results are not finite; or the naive path is used.
+  /// do not share bfloat16 keys and values; a mod changes weights; results are not finite; or the naive path is used.
   Compute compute = Compute::native;
 
   /// The instruction set to use, for tests and comparisons. The default is default_isa(). An unavailable set throws

@@ -274,9 +274,12 @@ class TensorView {
       Index rows = dim(0), columns = Rank == 2 ? dim(Rank - 1) : 1, down = stride(0), along = stride(Rank - 1);
       if (kIsRow ? columns == 1 : M::ColsAtCompileTime == 1 && rows == 1)
         std::swap(rows, columns), std::swap(down, along);
-      const auto fits = [](Index fixed, Index size) { return fixed == Eigen::Dynamic || fixed == size; };
-      detail::require(fits(M::RowsAtCompileTime, rows) && fits(M::ColsAtCompileTime, columns), "a tensor of shape ",
-                      shape_, " does not fit the type of the matrix, which has ",
+      const auto fits = [](Index fixed, Index most, Index size) {
+        return fixed == Eigen::Dynamic ? most == Eigen::Dynamic || size <= most : fixed == size;
+      };
+      detail::require(fits(M::RowsAtCompileTime, M::MaxRowsAtCompileTime, rows) &&
+                          fits(M::ColsAtCompileTime, M::MaxColsAtCompileTime, columns),
+                      "a tensor of shape ", shape_, " does not fit the type of the matrix, which has ",
                       M::RowsAtCompileTime == Eigen::Dynamic ? rows : Index(M::RowsAtCompileTime), " rows and ",
                       M::ColsAtCompileTime == Eigen::Dynamic ? columns : Index(M::ColsAtCompileTime), " columns");
       M copy;

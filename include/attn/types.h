@@ -110,7 +110,7 @@ struct Problem {
   std::optional<RowPositions> rope_positions = std::nullopt;
   /// Whether the bits of a row must depend on that row alone; see Options::row_invariant.
   bool row_invariant = false;
-  /// Whether a mod changes weights after the softmax; see weight_mod(). All keys of a query are then visited twice.
+  /// Whether a mod changes weights after the softmax; see weight_mod().
   bool changes_weights = false;
 
   /// The absolute position of query row 0 of a batch element.

@@ -1,4 +1,4 @@
-// ONNX's CausalConvWithState (opset 27): its cases, their results by the operator's text, and attn's call for them.
+// ONNX's CausalConvWithState (opset 27): its cases, their results by the specification, and attn's call for them.
 #pragma once
 
 #include "onnx_generated.h"

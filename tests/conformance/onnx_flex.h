@@ -1,4 +1,4 @@
-// ONNX's FlexAttention (ai.onnx.preview 1): its cases, their results by the operator's text, and attn's calls for them.
+// ONNX's FlexAttention (ai.onnx.preview 1): its cases, their results by the specification, and attn's calls for them.
 #pragma once
 
 #include "onnx_generated.h"

@@ -1,4 +1,4 @@
-// What cases have in common that are generated here, with expected results in double by the text of their operator.
+// Generated cases: random inputs, and results computed in double by the operator's specification.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// ONNX's LinearAttention (opset 27): its cases, their results by the operator's text, and attn's calls for them.
+// ONNX's LinearAttention (opset 27): its cases, their results by the specification, and attn's calls for them.
 #pragma once
 
 #include "onnx_generated.h"

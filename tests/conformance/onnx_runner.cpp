@@ -6,7 +6,7 @@
 // at compile time.
 //
 // With `generated`, runs the cases of operators for which there are no files: LinearAttention, CausalConvWithState and
-// FlexAttention, with random inputs and results computed in double by the operator's text. REFUSED lines name what attn
+// FlexAttention, with random inputs and results computed in double by the specification. REFUSED lines name what attn
 // cannot express, with the reason.
 //
 // Exit code 0: every case passed. 1: a case failed or is missing, a refused case ran, fewer than AT_LEAST passed, or

@@ -61,7 +61,7 @@ struct Cut {
   Index batch, element;  ///< the prompt is this element of a batch
 };
 
-constexpr int kMods = 11;
+constexpr int kMods = 12;
 /// Calls use(mods, window) with mods for some heads. All are causal; with a window, rows see that many earlier keys.
 template <class Use>
 void with_mods(int which, Index heads, const Use& use) {
@@ -95,8 +95,13 @@ void with_mods(int which, Index heads, const Use& use) {
       return use(fixed_sparse(32, 8), Index(-1));
     case 9:  // a product is added to another
       return use(softcap(3) | alibi(slopes) | causal(), Index(-1));
-    default:
+    case 10:
       return use(strided_sparse(8), Index(-1));
+    default:
+      return use(causal() | weight_mod([](auto w, const Position& p) {
+                   return w * w * decltype(w)(1 + (p.q + p.kv) % 3);  // no sum, as above
+                 }),
+                 Index(-1));
   }
 }
 
@@ -257,6 +262,7 @@ TEST(RowInvariant, MoreKeysThanAStretch) {
     p.k = drawn<float>({1, p.kv_heads, p.len, p.dim}, random);
     p.v = drawn<float>({1, p.kv_heads, p.len, p.v_dim}, random);
     expect_invariant(p, 0, isa, random, 12);
+    expect_invariant(p, kMods - 1, isa, random, 4);
   }
 }
 

@@ -145,6 +145,9 @@ TEST(TensorViews, ConvertToEigen) {
   EXPECT_THROW((Eigen::VectorXf(v)), std::invalid_argument);
   EXPECT_THROW((Eigen::Vector2f(v.select(0, 0))), std::invalid_argument);
   EXPECT_THROW((Eigen::Matrix2f(v)), std::invalid_argument);
+  using AtMostTwo = Eigen::Matrix<float, Eigen::Dynamic, 1, 0, 2, 1>;
+  EXPECT_EQ(AtMostTwo(v.select(1, 0)).size(), 2);
+  EXPECT_THROW((AtMostTwo(v.select(0, 0))), std::invalid_argument);
 #endif
 }
 

@@ -208,6 +208,29 @@ TEST(WeightMod, AdditiveScores) {
             1e-13);
 }
 
+TEST(WeightMod, Layers) {
+  const auto mods = causal() | weight_mod([](auto w, auto p) { return w * w + 0.125f * static_cast<float>(p.head); });
+  const Eigen::MatrixXd x = Eigen::MatrixXd::Random(20, 8), grad = Eigen::MatrixXd::Random(20, 8);
+  MultiHeadAttention<double> layer({.embed_dim = 8, .heads = 2});
+  const auto r = layer(x, x, x, mods, {.keep = true});
+  const auto naive = layer(x, x, x, mods, {.path = Path::naive, .keep = true});
+  EXPECT_LT((r.out - naive.out).cwiseAbs().maxCoeff(), 1e-14);
+  const auto g = layer.backward(grad, x, x, x, r, mods),
+             want = layer.backward(grad, x, x, x, naive, mods, {.path = Path::naive});
+  EXPECT_LT((g.query - want.query).cwiseAbs().maxCoeff(), 1e-13);
+  EXPECT_LT((g.value - want.value).cwiseAbs().maxCoeff(), 1e-13);
+  auto cache = layer.make_cache({.batch = 1});
+  EXPECT_LT((layer(x, cache, mods).out - r.out).cwiseAbs().maxCoeff(), 1e-14);
+
+  // Added keys are attended to separately.
+  MultiHeadAttention<double> adding({.embed_dim = 8, .heads = 2, .add_zero_attn = true});
+  const Said said = {"weight_mod()", "add_zero_attn"};
+  expect_refused("added keys", said, [&] { adding(x, x, x, mods); });
+  auto memory = adding.make_cache({.batch = 1});
+  expect_refused("added keys over a cache", said, [&] { adding(x, memory, mods); });
+  EXPECT_EQ(memory.length(0), 0);
+}
+
 TEST(WeightMod, RowsAreInvariant) {
   Random random(9);
   const Call<float> c(60, 4500, random);
@@ -282,7 +305,7 @@ TEST(WeightMod, IsExplained) {
   Random random(13);
   const Call<float> c(1, 20, random);
   const Explanation e = explain(c.q, c.k, c.v, curved());
-  EXPECT_TRUE(e.changes_weights);
+  EXPECT_TRUE(e.visits_keys_twice);
   EXPECT_EQ(e.single_queries, 0);
   std::ostringstream text;
   text << e;

@@ -229,12 +229,12 @@ inline auto dropout_rows(const Setting& s) {
   return rows;
 }
 
-/// Weights that are not multiples of those of the softmax, and that depend on the pair.
+/// Weights that are not multiples of those of the softmax, depend on the pair, and are not 0 where a weight is.
 inline auto weight_rows(const Setting&) {
   const auto factor = [](const auto& p) { return ((p.q + p.kv) & 1) == 0 ? 1.0f : 2.0f; };
-  const auto mod = attn::weight_mod([=](auto w, const auto& p) { return w * w * factor(p) + w * 0.5f; });
+  const auto mod = attn::weight_mod([=](auto w, const auto& p) { return w * w * factor(p) + w * 0.5f + 0.0078125f; });
   Meaning meaning;
-  meaning.weight = [=](Real w, const Pair& p) { return w * w * factor(p) + w / 2; };
+  meaning.weight = [=](Real w, const Pair& p) { return w * w * factor(p) + w / 2 + 0.0078125L; };
   meaning.weight_slope = [=](Real w, const Pair& p) { return 2 * w * factor(p) + 0.5L; };
   return Rows<std::remove_const_t<decltype(mod)>>{{"lambda of weights", mod, meaning}};
 }

@@ -242,6 +242,7 @@ auto layer_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<
   const auto& held = evaluated(grad_out);
   const TensorView<const T, 3> given = as_rank3(view(held));
   check_backward(layer.config(), inputs, given, result);
+  check_added_keys<M>(layer.config(), options.attention);
   const WithoutGaps<T> grad(given);
   return with_learned_later(result, mods, of_heads(options), [&](const DeferredLearnedMods<computed_t<T>>* learned) {
     const HeadGradients<T> grads = head_gradients(layer, inputs, grad.data(), result, mods, options, learned);

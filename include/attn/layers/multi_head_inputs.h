@@ -63,6 +63,13 @@ void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
   same("length", k.dim(1), "key", v.dim(1), "value");
 }
 
+/// Refuses weight mods beside keys that the layer adds, since results over both are merged. `M`: the call's mods.
+template <class M>
+void check_added_keys(const MultiHeadConfig& config, const Options& options) {
+  require(!(has_weight_mods<M> && (config.add_bias_kv || config.add_zero_attn)) || options.normaliser.sigmoid_bias(),
+          "weight_mod() needs the sum over all keys, so a layer with add_bias_kv or add_zero_attn does not take it");
+}
+
 /// Checks query, key and value, and calls use() with them.
 template <class T, class Q, class K, class V, class Use>
 auto with_inputs(const MultiHeadConfig& config, const Q& query, const K& key, const V& value, const Use& use) {

@@ -130,7 +130,12 @@ class Parameters {
   /// Calls use(view of values). If `to` is a vector, a vector of Eigen has rank 1.
   template <class X, class Use>
   requires Shapeless<X>
-  static void with_view(const X& values, const Found&, const Use& use) { use(vector_of(values, "values")); }
+  static void with_view(const X& values, const Found&, const Use& use) {
+    const auto list = vector_of(values, "the list");
+    static_assert(is_scalar<typename decltype(list)::Scalar>,
+                  "attn: parameters must be loaded from floating-point numbers; convert with .cast<float>()");
+    use(list);
+  }
   template <class X, class Use>
   requires(!Shapeless<X>) static void with_view(const X& values, const Found& to, const Use& use) {
     using From = typename Traits<X>::Scalar;

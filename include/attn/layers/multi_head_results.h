@@ -187,6 +187,7 @@ void apply_gate(HeadResults<T>& r, const ProjectedHeads<T>& heads, const MultiHe
 template <class T, class M>
 HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const M& mods,
                         const MultiHeadOptions& options) {
+  check_added_keys<M>(layer.config(), options.attention);
   const Problem sizes = sizes_of(inputs, options.attention);
   const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::value, options.attention);
   if (const auto& rope = layer.config().rope)
@@ -286,6 +287,7 @@ auto append_and_attend(const MultiHeadParameters<T>& layer, const X& x, const In
                        const M& mods, const MultiHeadOptions& options) {
   check_inputs<T>(layer.config(), inputs);
   check_cache(layer, x, inputs[0], cache.view());
+  check_added_keys<M>(layer.config(), options.attention);
   const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::value, options.attention);
   AppendUndo undo(cache);  // first, because its constructor slides windows
   AppendOptions appended;
@@ -303,6 +305,7 @@ auto attend_only(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T
                  const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
   check_features("query", inputs[0], layer.config().embed_dim, "embed_dim");
   check_cache(layer, x, inputs[0], batch);
+  check_added_keys<M>(layer.config(), options.attention);
   const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::query, options.attention);
   return result_over(layer, x, heads, batch, mods, options);
 }

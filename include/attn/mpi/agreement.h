@@ -221,8 +221,7 @@ inline void check_ring_options(const Options& options, const Sharing& sharing, b
       !options.row_invariant || sharing.by_heads,
       "row_invariant: this call merges the results of ranks, so bits depend on the layout; use attention_by_heads()");
   require(!changes_weights || sharing.by_heads,
-          "weight_mod() needs the sum over all keys of a query, but this call merges the results of ranks; use "
-          "attention_by_heads()");
+          "weight_mod() does not work in calls that merge the results of ranks; use attention_by_heads()");
 }
 
 /// Compares the terms of all ranks. @returns the lengths of the whole sequence.

@@ -42,9 +42,9 @@ struct Parcel {
 /// part of the receiver's tokens, and samples of the sender's mods.
 struct Need {
   std::array<Range, 2> rows{};
-  std::int64_t masks = 0;  ///< a hash
-  std::array<double, 4> scores{};
-  std::int64_t failed = 0;  ///< Failure::code()
+  std::int64_t masks = 0;          ///< a hash
+  std::array<double, 8> scores{};  ///< some modded scores, then some modded weights
+  std::int64_t failed = 0;         ///< Failure::code()
 };
 
 /// Returns the number of parcels in which a rank's rows of one part are sent. A parcel has at most half of the rank's
@@ -122,13 +122,9 @@ void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
       hash.add(static_cast<std::int64_t>(visited.begin));
       hash.add(static_cast<std::int64_t>(visited.end));
     }
-    const auto seen = static_cast<std::size_t>(i);
-    if (seen >= need.scores.size()) continue;
     constexpr float kScores[] = {1, -9, 70, 600};  // many mods leave scores near 0 unchanged
-    if constexpr (Mods::kHasScores)
-      need.scores[seen] = static_cast<double>(own.score(kScores[i], p));
-    else if constexpr (Mods::kHasWeights)
-      need.scores[seen] = static_cast<double>(own.weight(0.25f, p));
+    if (i < 4) need.scores[static_cast<std::size_t>(i)] = static_cast<double>(own.score(kScores[i], p));
+    if (i < 4) need.scores[static_cast<std::size_t>(4 + i)] = static_cast<double>(own.weight(0.25f, p));
   }
   need.masks = hash.value();
 }

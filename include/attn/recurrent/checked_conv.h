@@ -58,6 +58,9 @@ class CheckedConv {
     call_.weight = transposed(w);
     if constexpr (kHasBias) {
       const auto b = vector_of(bias, "bias");
+      static_assert(std::is_same_v<computed_t<typename decltype(b)::Scalar>, T>,
+                    "attn: the bias of a convolution must have the scalar type of x (float and 16-bit floats may be "
+                    "mixed)");
       require(b.size() == channels, "bias has ", b.size(), " elements for ", channels, " channels");
       call_.bias = row(b);
     }

@@ -36,9 +36,9 @@ struct ConvBackwardCall {
 };
 
 /// Channels of a task, and tokens that it loads at a time: 16 KiB of inputs, which stay in the L1 cache.
-/// A convolution of width 4 takes 4 to 5 times as long as a copy of its input, half of it for copies of rows. Reading and
-/// writing the caller's rows gained nothing (Zen 4, 2048 channels): rows of a block are 8 KiB apart, and fall into the
-/// same sets of L1. Tasks of some tokens and all channels might.
+/// A convolution of width 4 takes 4 to 5 times as long as a copy of its input, half of it for copies of rows. Reading
+/// and writing the caller's rows gained nothing (Zen 4, 2048 channels): rows of a block are 8 KiB apart, and fall into
+/// the same sets of L1. Tasks with fewer tokens and all channels might be faster.
 template <class T>
 constexpr Index kConvChannels = 8 * kRowUnit<T>;
 constexpr Index kConvTokens = 32;

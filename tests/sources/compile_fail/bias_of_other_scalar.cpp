@@ -1,4 +1,5 @@
-// expect: attn: the bias of a linear map must have the scalar type of the weight; convert with .cast<float>()
+// expect: attn: the bias of a linear map must have the scalar type of the weight; convert a copy, as in
+// expect: bias.cast<float>().eval()
 #include <attn/attn.h>
 
 int main() {

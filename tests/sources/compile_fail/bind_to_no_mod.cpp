@@ -1,4 +1,5 @@
-// expect: attn::bind_mod: the lambda must return a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...)
+// expect: attn::bind_mod: the lambda must return a mask, a score mod or a sink; wrap a lambda in attn::mask_mod(...)
+// expect: or attn::score_mod(...)
 #include <attn/attn.h>
 
 int main() {

@@ -141,7 +141,7 @@ class PassTasks {
   double flops() const {
     const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
                          static_cast<double>(problem_.kv_len);
-    const Index sweeps = problem_.changes_weights ? 2 : 1;
+    const Index sweeps = visits_keys_twice() ? 2 : 1;
     const Index of_score = sweeps * problem_.head_dim * (pass_.tensors.score ? kFlopsOfTanh : 1);
     return 2 * pairs * static_cast<double>(of_score + problem_.v_dim);
   }
@@ -223,7 +223,7 @@ class PassTasks {
     e.query_tiles += query_tiles();
     e.few_queries = pass_.kernels.few_queries(problem_);
     e.row_invariant = problem_.row_invariant;
-    e.changes_weights = problem_.changes_weights;
+    e.visits_keys_twice = visits_keys_twice();
     e.packs_keys |= single ? decode_loop_.packs_keys() : prefill_loop_.packs_keys();
     e.packs_values |= single ? decode_loop_.packs_values() : prefill_loop_.packs_values();
     for (Index block = 0; query_tiles() > 0 && block < partition.blocks.count(); ++block)
@@ -259,6 +259,9 @@ class PassTasks {
     const Index all = ceil_div(problem_.kv_len, kKeyTile);
     e.skipped_tiles += std::max<Index>(all - full - masked, 0);
   }
+
+  /// Whether the first sweep over the keys only computes the sums that weight mods need.
+  bool visits_keys_twice() const { return problem_.changes_weights && !problem_.sigmoid_bias; }
 
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
 

@@ -67,11 +67,9 @@ struct PassContext : Pass<T> {
     mods->apply(kernels.vectors, scores, stride, tensors.pairs(queries, keys), coverage == Coverage::some);
   }
 
-  /// Divides the weights of a tile by m.whole_sum and applies the weight mods. `drops`: whether a pair is in m.dropped.
-  void change_weights(const TileMemory<T>& m, Index width, const QueryTile& queries, const Range& keys,
-                      bool drops) const {
-    mods->change_weights(kernels.vectors,
-                         {m.weights, width, m.whole_sum, drops ? m.dropped : nullptr, tensors.pairs(queries, keys)});
+  /// Divides the weights of a tile by m.whole_sum and applies the weight mods. Pairs in m.dropped get 0.
+  void change_weights(const TileMemory<T>& m, Index width, const QueryTile& queries, const Range& keys) const {
+    mods->change_weights(kernels.vectors, {m.weights, width, m.whole_sum, m.dropped, tensors.pairs(queries, keys)});
   }
 
   /// The factor by which dropout multiplies the weights that it keeps. Loops set dropped weights to 0 and multiply the

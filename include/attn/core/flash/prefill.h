@@ -180,10 +180,15 @@ class PrefillState {
   /// weights in a second sweep.
   bool sums_only() const { return sums_only_; }
 
-  /// Begins the second sweep, after finish(). Its maxima are those of all keys from the start.
+  /// Stores the log-sum-exps, and begins the second sweep, after finish(). Its maxima are those of all keys from the
+  /// start. With row_invariant, weights are relative to the lse, which does not depend on whether stretches are merged.
   void begin_weights() {
-    for (Index i = 0; merges_ && i < width(); ++i) {
-      const auto all = SoftmaxState<T>::of(m_.totals.max[i], m_.totals.out_rest[i]);
+    store_lse();
+    for (Index i = 0; problem().row_invariant && i < width(); ++i) {
+      const SoftmaxState<T> state{m_.max[i], m_.sum[i]};
+      T lse = state.lse(), rest = KeptLseRests<T>::is_small(lse) ? T(0) : state.lse_rest();
+      if (merges_) lse = m_.totals.max[i], rest = m_.totals.out_rest[i];
+      const auto all = SoftmaxState<T>::of(lse, rest);
       m_.max[i] = all.max, m_.sum[i] = all.sum;
     }
     std::copy_n(m_.sum, width(), m_.whole_sum);
@@ -218,10 +223,11 @@ class PrefillState {
     dropped_any_ |= modded;  // a changed score may be -inf
     const bool changes_weights = problem().changes_weights && !sums_only_;
     const bool select = modded && by_selection && !sums_only_ && !family_->all_finite(tile.value, count, v_dim);
-    if (select || (modded && changes_weights)) family_->find_dropped(m, width(), count);
+    if (select || changes_weights) family_->find_dropped(m, width(), count);
     const bool moved = kernels_->softmax(m, count, tile.value, v_dim);
-    if (changes_weights) pass_->change_weights(m, width(), queries, tile.keys, modded);
-    if (kept_factor_ != T(1)) pass_->drop_weights(m.weights, order_of_weights(), width(), queries, tile.keys);
+    if (changes_weights) pass_->change_weights(m, width(), queries, tile.keys);
+    if (kept_factor_ != T(1) && !sums_only_)
+      pass_->drop_weights(m.weights, order_of_weights(), width(), queries, tile.keys);
     if (moved) multiply(ahead);  // pending weights are relative to the old maximum
     if (moved && update_ == OutUpdate::add) update_ = OutUpdate::rescale_and_add;
     if (select) {
@@ -272,10 +278,7 @@ class PrefillState {
   /// Stores out / sum, or 0 if no key was kept, and the log-sum-exps.
   void store_result() const {
     store_out(full_precision(), m_, width(), pass_->tensors, queries);
-    if (merges_)
-      pass_->store_lse(queries, m_.totals);
-    else
-      pass_->store_lse(queries, m_.max, problem().changes_weights ? m_.whole_sum : m_.sum);
+    if (!problem().changes_weights) store_lse();  // otherwise, the first sweep has stored them
   }
 
  private:
@@ -324,6 +327,13 @@ class PrefillState {
         x = m_.sum[i] == T(0) ? T(0) : x * m_.sum[i];
       }
     multiply_out(static_cast<T>(inverse_of(kept_factor_)));
+  }
+
+  void store_lse() const {
+    if (merges_)
+      pass_->store_lse(queries, m_.totals);
+    else
+      pass_->store_lse(queries, m_.max, m_.sum);
   }
 
   void multiply_out(T factor) { full_precision().multiply(m_.out, m_.out, problem().v_dim * width(), factor); }

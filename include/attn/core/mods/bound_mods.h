@@ -23,9 +23,9 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   if constexpr (is_late<M>) {
     auto made = mod.make(problem);
     using Made = decltype(made);
-    static_assert(
-        is_mask<Made> || is_score<Made> || is_sink<Made>,
-        "attn::bind_mod: the lambda must return a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...)");
+    static_assert(is_mask<Made> || is_score<Made> || is_sink<Made>,
+                  "attn::bind_mod: the lambda must return a mask, a score mod or a sink; wrap a lambda in "
+                  "attn::mask_mod(...) or attn::score_mod(...)");
     return made;
   } else {
     return (mod);

@@ -17,7 +17,7 @@ struct WeightsToChange {
   T* weights;  ///< weights[key * stride + query], to be divided by the query's sum
   Index stride;
   const T* sums;        ///< (queries); null: 1
-  const bool* dropped;  ///< laid out as `weights`: pairs whose weight becomes 0; null if there are none
+  const bool* dropped;  ///< laid out as `weights`: pairs whose weight becomes 0
   const Tile& tile;
   T* slopes = nullptr;  ///< laid out as `weights`; null if no derivatives are wanted
 };
@@ -178,7 +178,7 @@ struct ModLoops {
     for (Index at = i; p.kv < t.tile.kv.end; ++p.kv, at += t.stride) {
       for (int a = 0; a < kCount; ++a) {
         const Position pair{p.batch, p.head, p.q + a, p.kv};
-        w[a] = t.weights[at + a] * inverse[a];
+        w[a] = unfused(t.weights[at + a] * inverse[a]);
         if constexpr (kSlopes) {
           const Dual<T> y = mods.weight(Dual<T>(w[a], T(1)), pair);
           w[a] = y.value, slope[a] = y.slope;
@@ -186,7 +186,7 @@ struct ModLoops {
           w[a] = mods.weight(w[a], pair);
         }
       }
-      for (int a = 0; t.dropped && a < kCount; ++a) {
+      for (int a = 0; a < kCount; ++a) {
         w[a] = t.dropped[at + a] ? T(0) : w[a];
         if constexpr (kSlopes) slope[a] = t.dropped[at + a] ? T(0) : slope[a];
       }
