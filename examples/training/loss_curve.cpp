@@ -6,8 +6,7 @@
 #include <limits>
 #include <sstream>
 
-#include "markup.h"
-#include "style.h"
+#include "svg.h"
 
 namespace training {
 
@@ -19,9 +18,10 @@ using display::escaped;
 constexpr double kWidth = 720, kHeight = 360, kLeft = 56, kRight = 24, kTop = 52, kBottom = 48;
 constexpr std::size_t kMostPoints = 600;  // per curve; the eye cannot distinguish more
 
-/// The style besides colours. Names begin with "loss-", because a page may contain other pictures.
-constexpr const char* kStyle = R"(.loss-curve{font-size:12px}
-.loss-title{font-size:15px;font-weight:600}
+/// The style besides colours. Names begin with "loss-", because a page may contain other pictures, and font sizes are
+/// those of text elements, because the report has a class "faint" with a larger font.
+constexpr const char* kStyle = R"(.loss-curve text{font-size:12px}
+.loss-curve .loss-title{font-size:15px;font-weight:600}
 .loss-step{stroke-opacity:.45}
 .loss-smooth,.loss-validation{stroke-width:2}
 )";
@@ -171,7 +171,7 @@ std::string loss_curve_svg(const LossCurve& curve, const std::string& title) {
   const auto legend = [&](const char* name, const std::string& text) {
     out << "<line class=\"" << name << "\" x1=\"" << x << "\" y1=\"36\" x2=\"" << x + 22
         << "\" y2=\"36\"/><text class=\"faint\" x=\"" << x + 28 << "\" y=\"40\">" << escaped(text) << "</text>\n";
-    x += 28 + 20 + 6.3 * static_cast<double>(text.size());  // approximate width of a letter
+    x += 28 + 20 + display::text_width(text);
   };
   const std::size_t window = std::max<std::size_t>(11, curve.training.size() / 40);
   if (!curve.training.empty()) {
