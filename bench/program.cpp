@@ -56,7 +56,14 @@ void Program::flag(const std::string& option, bool& value, const std::string& wh
 }
 
 int Program::main(int argc, char** argv, const std::function<void()>& run) {
-  CLI11_PARSE(*app_, argc, argv);
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app_->exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << name_ << ": " << error.what() << "; --help lists all options\n";
+    return 1;
+  }
   try {
     if (app_->count("--json") == 0 && !svg_.empty())
       json_ = std::filesystem::path(svg_).replace_extension(".json").string();

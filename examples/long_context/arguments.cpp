@@ -58,7 +58,7 @@ std::optional<Request> parse(int argc, char** argv, std::ostream& out) {
   count("--decode", request.decode, "Tokens to generate", 0, 1'000'000);
   count("--seed", request.seed, "Seed of the random draws", 0, std::numeric_limits<std::uint64_t>::max());
   try {
-    app.parse(argc, argv);
+    training::parse(app, argc, argv);
   } catch (const CLI::CallForHelp& help) {
     app.exit(help, out);
     return std::nullopt;

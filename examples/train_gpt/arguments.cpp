@@ -133,7 +133,7 @@ std::optional<Request> parse(int argc, char** argv, std::ostream& out) {
   add_file_options(app, request);
   add_writing_options(app, request);
   try {
-    app.parse(argc, argv);
+    training::parse(app, argc, argv);
   } catch (const CLI::CallForHelp& help) {
     app.exit(help, out);
     return std::nullopt;

@@ -129,14 +129,13 @@ std::optional<Options> options_of(int argc, char** argv) {
   Options options = of_preset(training::preset_of(argc, argv, "phrases"));
   CLI::App app{
       "Learns to translate Chinese into English with an encoder-decoder Transformer, and translates. Without options "
-      "it "
-      "learns a phrase book by heart.",
+      "it learns a phrase book by heart.",
       "train_translation"};
   add_learning(app, options);
   add_sizes(app, options);
   add_rest(app, options);
   try {
-    app.parse(argc, argv);
+    training::parse(app, argc, argv);
   } catch (const CLI::CallForHelp& help) {
     app.exit(help);
     return std::nullopt;

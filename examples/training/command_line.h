@@ -39,12 +39,22 @@ inline auto number_in(double lowest, double highest) {
   };
 }
 
+/// Parses the command line. CLI11's message for an unknown option does not say where the options are listed.
+/// @throws CLI::ParseError, and std::invalid_argument for an unknown option
+inline void parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& error) {
+    throw std::invalid_argument(std::string(error.what()) + "; --help lists all options");
+  }
+}
+
 /// Parses the command line and runs a program. Returns its exit code: an exception becomes a message on standard error,
 /// after the program's name, and exit code 1.
 template <class F>
 int parse_and_run(CLI::App& app, int argc, char** argv, const F& program) {
   try {
-    app.parse(argc, argv);
+    parse(app, argc, argv);
     program();
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
