@@ -10,16 +10,7 @@ namespace {
 
 constexpr std::size_t kMapLength = 32;  // characters; more would be too small to see
 
-/// Returns a number with thousands separators: 1,234,567.
-std::string grouped(Index count) {
-  const std::string digits = std::to_string(count);
-  std::string result;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) result += ',';
-    result += digits[i];
-  }
-  return result;
-}
+using training::grouped;
 
 training::AttentionMaps attention_of(const State& state, const std::string& title, std::vector<std::int32_t> tokens) {
   const auto most = std::min(kMapLength, static_cast<std::size_t>(state.options.model.context));
@@ -55,9 +46,7 @@ training::Report report(State& state, const Text& text, const Outcome& outcome) 
                         .samples = {},
                         .maps = {}};
   using training::fixed;
-  const std::string training_loss =
-      state.losses.empty() ? "none"
-                           : fixed(training::mean_of_last(page.losses.training, 50), 3) + ", mean of the last 50";
+  const std::string training_loss = state.losses.empty() ? "none" : training::last_losses_text(page.losses.training);
   const bool resumed = outcome.steps < state.step;
   page.summary = {
       {"validation loss", outcome.interrupted ? "not yet" : fixed(outcome.validation_loss, 3)},

@@ -20,6 +20,7 @@ namespace {
 
 using namespace train_hybrid;
 using training::fixed;
+using training::grouped;
 
 /// Writes text to standard output. A file gets the characters as generated; a terminal gets control characters
 /// replaced, because it would interpret them.
@@ -67,18 +68,19 @@ training::LossCurve loss_curve(const Outcome& run) {
 
 training::Report report(const Outcome& run, const train_gpt::Text& text, LanguageModel& model) {
   const nn::HybridConfig& c = model.network.config();
-  training::Report page{.title = "A hybrid of DeltaNets and attention learns to write",
-                        .introduction = "Trained on " + text.file().filename().string() + ", character by character.",
-                        .summary = {{"validation loss", fixed(run.validation.rbegin()->second, 3)},
-                                    {"steps", std::to_string(run.losses.size())},
-                                    {"time", fixed(run.seconds, 1) + " s"},
-                                    {"speed", fixed(run.tokens_per_second, 0) + " characters/s"},
-                                    {"parameters", std::to_string(nn::count_parameters<float>(model.network))},
-                                    {"model", std::to_string(3 * c.blocks) + " DeltaNets, " + std::to_string(c.blocks) +
-                                                  " attention layers, " + std::to_string(c.features) + " features"}},
-                        .losses = loss_curve(run),
-                        .samples = {},
-                        .maps = {}};
+  training::Report page{
+      .title = "A hybrid of DeltaNets and attention learns to write",
+      .introduction = "Trained on " + text.file().filename().string() + ", character by character.",
+      .summary = {{"validation loss", fixed(run.validation.rbegin()->second, 3)},
+                  {"steps", std::to_string(run.losses.size())},
+                  {"time", fixed(run.seconds, 1) + " s"},
+                  {"speed", grouped(static_cast<std::ptrdiff_t>(run.tokens_per_second)) + " characters/s"},
+                  {"parameters", grouped(nn::count_parameters<float>(model.network))},
+                  {"model", std::to_string(3 * c.blocks) + " DeltaNets, " + std::to_string(c.blocks) +
+                                " attention layers, " + std::to_string(c.features) + " features"}},
+      .losses = loss_curve(run),
+      .samples = {},
+      .maps = {}};
   for (const auto& [step, sample] : run.samples) page.samples.push_back({step, sample});
   return page;
 }

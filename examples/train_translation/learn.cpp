@@ -24,6 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using training::fixed;
+using training::grouped;
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -182,13 +183,12 @@ class Run {
         "training are greedy, with the reference in brackets; maps are of the decoder's attention to the Chinese "
         "characters.";
     report.summary = {{"result", summary(quality)},
-                      {"pairs learned from", std::to_string(split_.training.size())},
-                      {"parameters", std::to_string(parameters())},
-                      {"characters", std::to_string(translator_.characters.size())},
-                      {"pieces", std::to_string(translator_.pieces.size())},
-                      {"tokens per second", fixed(speed_, 0)},
-                      {"training loss",
-                       fixed(training::mean_of_last(losses_.training, 50), 3) + ", mean of the last 50" + conditions_}};
+                      {"pairs learned from", grouped(std::ssize(split_.training))},
+                      {"parameters", grouped(parameters())},
+                      {"characters", grouped(translator_.characters.size())},
+                      {"pieces", grouped(translator_.pieces.size())},
+                      {"speed", grouped(static_cast<std::ptrdiff_t>(speed_)) + " tokens/s"},
+                      {"training loss", training::last_losses_text(losses_.training) + conditions_}};
     if (!losses_.validation.empty())
       report.summary.push_back({"held-back loss", fixed(losses_.validation.back().loss, 3)});
     report.losses = losses_;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <sstream>
 
+#include "decimals.h"
 #include "svg.h"
 
 namespace training {
@@ -139,6 +140,11 @@ double mean_of_last(const std::vector<double>& losses, std::size_t count) {
   for (std::size_t i = losses.size() - std::min(count, losses.size()); i < losses.size(); ++i)
     if (std::isfinite(losses[i])) sum += losses[i], ++finite;
   return sum / finite;
+}
+
+std::string last_losses_text(const std::vector<double>& losses) {
+  const std::size_t count = std::min<std::size_t>(50, losses.size());
+  return fixed(mean_of_last(losses, count), 3) + ", mean of the last " + std::to_string(count);
 }
 
 std::vector<double> smoothed(const std::vector<double>& losses, std::size_t window) {

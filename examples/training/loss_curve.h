@@ -22,6 +22,9 @@ struct LossCurve {
 /// if none is finite.
 double mean_of_last(const std::vector<double>& losses, std::size_t count);
 
+/// Returns the mean of the last 50 losses, or of all if there are fewer, for a report: "1.234, mean of the last 50".
+std::string last_losses_text(const std::vector<double>& losses);
+
 /// Replaces each loss by the mean of a window centred on it, of about `window` losses. At the beginning, where losses
 /// fall fast, the window shrinks on both sides, so that the mean neither lags nor leads; at the end only its second
 /// half is cut off. Losses that are not finite are skipped.
