@@ -29,7 +29,7 @@ set(pages
     "examples/train_hybrid/README.md|train_hybrid|Train a hybrid"
     "examples/train_translation/README.md|train_translation|Train a translator"
     "examples/long_context/README.md|long_context|A long context"
-    "examples/nn/README.md|nn|Their layers"
+    "examples/nn/README.md|nn|Shared layers"
     "#Look up"
     "include/attn/mods/README.md|mods|*Mods"
     "include/attn/positions.md|positions|Positions"
