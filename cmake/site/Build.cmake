@@ -6,9 +6,9 @@
 # nor OUTPUT, it stops after the reference, whose build checks the docstrings.
 cmake_minimum_required(VERSION 3.22)
 
-# A heading of the menu, or a page: the Markdown file, its name on the site, and its name in the menu. Pages with a * are
-# also in the bar, which marks the last of them at or before the current page. examples.md is generated below. Links to
-# Markdown files without a line here fail.
+# A heading of the menu, or a page: the Markdown file, its name on the site, and its name in the menu. Pages with a *
+# are also in the bar, which marks the last of them at or before the current page. examples.md is generated below. Links
+# to Markdown files without a line here fail.
 set(pages
     "#Start"
     "README.md|index|*Tour"
@@ -75,8 +75,8 @@ endforeach()
 set(source "")
 find_program(git git)
 if(git)
-  execute_process(COMMAND ${git} remote get-url origin WORKING_DIRECTORY ${SOURCE_DIR} OUTPUT_VARIABLE source ERROR_QUIET
-                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+  execute_process(COMMAND ${git} remote get-url origin WORKING_DIRECTORY ${SOURCE_DIR} OUTPUT_VARIABLE source
+                  ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(NOT source MATCHES "^https://[^@]*$")
     set(source attn-${VERSION}.tar.gz)
     execute_process(COMMAND ${git} archive --prefix=attn-${VERSION}/ -o ${made}/${source} HEAD

@@ -85,8 +85,8 @@ end
 -- Returns code that breaks between its parts, not within a word, and not after the hyphen of an option.
 local function code(text)
   local html = escaped(text):gsub("%f[^%s\0]%-[%-%w+=/]+", "\1%0\2")
-  html = html:gsub("::", "%0\3"):gsub("([%w_>;][%({])%f[%w{]", "%1\3"):gsub("[,/]%f[%w]", "%0\3"):gsub("&lt;", "%0\3")
-  html = html:gsub("([%w_])([.]%a)", "%1\3%2"):gsub("%)[.]", ")\3.")
+  html = html:gsub("::", "%0\3"):gsub("&lt;", "%0\3"):gsub(",%f[%w]", "%0\3"):gsub("(%w/)%f[%w]", "%1\3")
+  html = html:gsub("([%w_>;][%({])%f[%w{]", "%1\3"):gsub("([%w_])([.]%a)", "%1\3%2"):gsub("%)[.]", ")\3.")
   html = html:gsub("[\1\2\3]", {["\1"] = '<span class="option">', ["\2"] = "</span>", ["\3"] = "<wbr>"})
   return "<code>" .. html .. "</code>"
 end
