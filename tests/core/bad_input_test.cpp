@@ -58,11 +58,12 @@ TEST(BadInput, Outputs) {
 TEST(BadInput, LseThatIsNotAVector) {
   const Eigen::MatrixXf q(6, 8), k(7, 8), v(7, 3);
   Eigen::MatrixXf out = Eigen::MatrixXf::Constant(6, 3, kUntouched), lse = Eigen::MatrixXf::Constant(3, 2, kUntouched);
-  expect_refused("six elements, not a vector", {"(3, 2)"}, [&] { attention_into(out, lse, q, k, v); });
-  expect_refused("values in place of lse", {"lse", "(7, 3)"}, [&] { attention_mass(q, k, v); });
-  expect_refused("a tensor of rank 2", {"(2, 3)"}, [&] { entropy(q, k, Tensor<float, 2>({2, 3})); });
-  expect_refused("lse to merge", {"(3, 2)"}, [&] { merge_into(out, lse, out, Eigen::VectorXf(6)); });
-  expect_refused("lse of the other part", {"(3, 2)"}, [&] { merge_into(out, Eigen::VectorXf(6), out, lse); });
+  expect_refused("six elements, not a vector", {"3 rows", "2 columns"}, [&] { attention_into(out, lse, q, k, v); });
+  expect_refused("values in place of lse", {"lse", "7 rows", "3 columns"}, [&] { attention_mass(q, k, v); });
+  expect_refused("a tensor of rank 2", {"2 rows", "3 columns"}, [&] { entropy(q, k, Tensor<float, 2>({2, 3})); });
+  expect_refused("lse to merge", {"3 rows", "2 columns"}, [&] { merge_into(out, lse, out, Eigen::VectorXf(6)); });
+  expect_refused("lse of the other part", {"3 rows", "2 columns"},
+                 [&] { merge_into(out, Eigen::VectorXf(6), out, lse); });
   EXPECT_TRUE((out.array() == kUntouched).all());
   EXPECT_TRUE((lse.array() == kUntouched).all());
 }
