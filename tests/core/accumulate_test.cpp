@@ -53,7 +53,7 @@ TEST(Accumulate, PartsOfKeysGiveTheWholeResultWithEveryMod) {
     const Inputs in(s, random);
     Arguments<float> a(in);
     for (const AnyRow<float>& row : all_rows<float>({s, numbers, random})) {
-      if (needs_all_keys(row.name, numbers)) continue;
+      if (needs_all_keys(row.name, numbers) || row.meaning.weight) continue;  // weight mods need the sum of all weights
       SCOPED_TRACE(row.name);
       const Truth truth = oracle(in, row.meaning, numbers);
       const Computed<float> by_definition = naive(a, row.mod, options_of(numbers));

@@ -150,7 +150,7 @@ TEST(Explain, Prints) {
   out << e;
   EXPECT_EQ(out.str(),
             "instruction set  generic\nmatrix unit      not for this scalar type, scale or kind of score, or with "
-            "row_invariant\ntile             12 x 64 "
+            "row_invariant or weight_mod\ntile             12 x 64 "
             "(queries x keys)\nloop             tiles of queries, more than 4 per sequence\npasses           1\nquery "
             "tiles      9, in 5 tasks on 1 thread, about 7.3 microseconds of work\nworkspace        1000 bytes\npacked "
             "          values\nskipped          1 of 3 tiles (33.3 %)\nmasked           0 of 3 tiles (0 %)\nfull       "

@@ -130,6 +130,16 @@ inline Meaning both(const Meaning& a, const Meaning& b) {
       const Real y = a.score ? a.score(x, p) : x;
       return b.score ? b.score(y, p) : y;
     };
+  if (a.weight || b.weight) {
+    m.weight = [=](Real w, const Pair& p) {
+      const Real y = a.weight ? a.weight(w, p) : w;
+      return b.weight ? b.weight(y, p) : y;
+    };
+    m.weight_slope = [=](Real w, const Pair& p) {
+      const Real slope = a.weight_slope ? a.weight_slope(w, p) : 1, y = a.weight ? a.weight(w, p) : w;
+      return b.weight_slope ? slope * b.weight_slope(y, p) : slope;
+    };
+  }
   if (a.sink || b.sink)
     m.sink = [=](Index head) {
       return std::log((a.sink ? std::exp(a.sink(head)) : 0) + (b.sink ? std::exp(b.sink(head)) : 0));
