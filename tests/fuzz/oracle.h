@@ -212,16 +212,23 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
         const R off = error + e.lse_error[row];
         most = w * std::exp(off), least = w * std::exp(-off);
       }
-      // Dropout is applied after the softmax.
-      Wide factor = 1;
-      for (const Meaning& meaning : meanings)
-        if (meaning.is.factor) factor *= meaning.is.factor({s.batch, head, i, s.lens.q_offset + i, j});
+      // Weight mods, whose slopes grow with the weight, and then dropout are applied after the softmax.
+      const Pair pair{s.batch, head, i, s.lens.q_offset + i, j};
+      Wide factor = 1, changed = w, slope = 1, steepest = most;
+      for (const Meaning& meaning : meanings) {
+        if (meaning.is.factor) factor *= meaning.is.factor(pair);
+        if (!meaning.is.weight) continue;
+        slope *= meaning.is.weight_slope(steepest, pair);
+        changed = meaning.is.weight(changed, pair), steepest = meaning.is.weight(steepest, pair);
+      }
+      const R magnitude = static_cast<R>(std::abs(changed)), steep = static_cast<R>(slope),
+              of_mods = changed == w ? R(0) : 4 * eps * (magnitude + steep * w);
       const R z = static_cast<R>(factor), of_factor = z == 1 ? 0 : 4 * eps;
       largest_factor = std::max(largest_factor, z);
-      e.weights(i, j) = z * w;
-      e.weights_error(i, j) =
-          z * (std::max(most - w, w - least) + w * (of_values + of_factor + static_cast<R>(p.weights)) +
-               4 * static_cast<R>(p.tiny) + static_cast<R>(p.weights_tiny));
+      e.weights(i, j) = z * static_cast<R>(changed);
+      e.weights_error(i, j) = z * (steep * std::max(most - w, w - least) + of_mods +
+                                   magnitude * (of_values + of_factor + static_cast<R>(p.weights)) +
+                                   4 * static_cast<R>(p.tiny) + static_cast<R>(p.weights_tiny));
     }
     for (Index j : tainted) {
       if (!kept[static_cast<std::size_t>(j)]) continue;
