@@ -49,13 +49,13 @@ TEST(LinearErrors, RefusesOverlaps) {
   expect_refused("some rows of x", {"y of shape (2, 4) overlaps x"},
                  [&] { linear_into(across, halves, weight, bias); });
   expect_refused("weight", {"y of shape", "overlaps weight"}, [&] { linear_into(weight, x, weight, bias); });
-  expect_refused("bias", {"y of shape (1, 4) overlaps bias of shape (4, 1)"},
+  expect_refused("bias", {"y of shape (1, 4) overlaps bias of shape (4)"},
                  [&] { linear_into(Eigen::Map<RowMajor<float>>(bias.data(), 1, 4), x.topRows(1), weight, bias); });
   expect_refused("grad_y", {"grad_x of shape", "overlaps grad_y"}, [&] { linear_gradient_into(y, y, weight); });
   expect_refused("weight", {"grad_x of shape", "overlaps weight"}, [&] { linear_gradient_into(weight, y, weight); });
   expect_refused("x", {"grad_weight of shape", "overlaps x"}, [&] { add_linear_gradients(x, grad_bias, x, y); });
   expect_refused("grad_y", {"grad_weight of shape", "overlaps grad_y"}, [&] { add_linear_gradients(y, x, y); });
-  expect_refused("grad_bias", {"grad_weight of shape (4, 4) overlaps grad_bias of shape (4, 1)"},
+  expect_refused("grad_bias", {"grad_weight of shape (4, 4) overlaps grad_bias of shape (4)"},
                  [&] { add_linear_gradients(grad_weight, Eigen::Map<Eigen::VectorXf>(grad_weight.data(), 4), x, y); });
   EXPECT_TRUE((x.array() == 1).all() && (y.array() == 1).all() && (weight.array() == 1).all());
   EXPECT_TRUE((grad_weight.array() == 1).all() && (bias.array() == 1).all());
