@@ -254,6 +254,17 @@ TEST(Backward, MemoryIsLinearAndTheWorkspaceExact) {
   EXPECT_LT(backward_workspace_bytes(x, x, x, {.executor = serial()}), std::size_t(8 * 3 * 8192 * 64 * sizeof(float)));
 }
 
+// The backward pass of few queries computes the sums of their weights itself; a sink is part of them.
+TEST(Backward, SinksOfSingleQueries) {
+  const Call<double> c({1, 4, 2, 1, 90, 8, 5});
+  const auto mods = sinks({1, -1, 0, 2});
+  const auto expected = naive_attention_backward(c.grad_out, c.q, c.k, c.v, mods);
+  for (const Isa isa : instruction_sets()) {
+    const auto got = c.gradients(mods, {.isa = isa});
+    for (Index i = 0; i < got.key.size(); ++i) ASSERT_NEAR(got.key.data()[i], expected.key.data()[i], 1e-12);
+  }
+}
+
 TEST(Backward, RefusesWrongShapes) {
   const Call<float> c({2, 4, 2, 5, 7, 3, 6});
   const auto r = attention(c.q, c.k, c.v);

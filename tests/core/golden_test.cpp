@@ -164,6 +164,13 @@ TEST(Golden, AlibiLowersScoresByDistance) {
               attn::alibi({std::log(2.0)}), {}, MatrixXd::Constant(1, 1, 421), VectorXd::Constant(1, std::log(1.75)));
 }
 
+// e^0 of the key, and e^log 2 and e^log 3 of the sinks, which have no value: the weight of the key is 1 / 6.
+TEST(Golden, SinksAreAddedUp) {
+  const MatrixXd zero = MatrixXd::Zero(1, 2), value = MatrixXd::Constant(1, 2, 12.0);
+  expect_both(zero, zero, value, attn::sinks({std::log(2.0)}) | attn::sinks({std::log(3.0)}), {},
+              MatrixXd::Constant(1, 2, 2.0), VectorXd::Constant(1, std::log(6.0)));
+}
+
 TEST(Golden, AlibiSlopes) {
   const auto expect = [](Index heads, std::initializer_list<double> exponents) {
     const std::vector<double> slopes = attn::alibi_slopes(heads);

@@ -314,6 +314,24 @@ TYPED_TEST(DropoutCall, PassesDropTheSamePairs) {
   compare(dilated(6, 5, 2));
 }
 
+// Each dropout has a factor, 2 and 4 here. The weights of a row are then multiples of 8 / 40.
+TEST(Dropout, FactorsOfTwoDropoutsAreMultiplied) {
+  const Tensor<float, 4> zeros({1, 1, 30, 4});
+  Tensor<float, 4> ones({1, 1, 40, 4});
+  std::fill_n(ones.data(), ones.size(), 1.0f);
+  const Tensor<float, 4> keys({1, 1, 40, 4});
+  const auto mods = dropout(0.5, 1) | dropout(0.75, 2);
+  const Options options{.q_offset = 0};
+  for (const auto& out :
+       {attention(zeros, keys, ones, mods, options).out, naive_attention(zeros, keys, ones, mods, options).out})
+    for (Index i = 0; i < 30; ++i) {
+      int kept = 0;
+      for (Index j = 0; j < 40; ++j)
+        kept += dropout_factor(0.5, 1, 0, 0, i, j) != 0 && dropout_factor(0.75, 2, 0, 0, i, j) != 0;
+      EXPECT_NEAR(out(0, 0, i, 0), static_cast<float>(kept) * 8 / 40, 1e-6);
+    }
+}
+
 TEST(Dropout, RefusesValuesOutsideZeroToOne) {
   expect_refused("negative", {"dropout", "-0.1"}, [] { dropout(-0.1, 1); });
   expect_refused("above 1", {"dropout", "1.5"}, [] { dropout(1.5, 1); });
