@@ -178,6 +178,13 @@ class RecurrentCall {
     return x;
   }
 
+  /// The largest magnitude that is judged. Where a rule lets the state grow without bound, sums may overflow before the
+  /// result does.
+  template <class Number>
+  static Wide most_of() {
+    return static_cast<Wide>(static_cast<T>(std::numeric_limits<Number>::max())) / 16;
+  }
+
   attn::RecurrentState<T> random_state(const RecurrentForm& form) {
     Random& r = c_.random;
     attn::RecurrentState<T> s(
@@ -228,6 +235,7 @@ class RecurrentCall {
             for (Index e = 0; e < plan.v_dim; ++e) {
               const auto x = static_cast<std::size_t>(e);
               if (!is_token) a.is[x] = a.error[x] = 0;
+              if (std::abs(a.is[x]) > most_of<O>()) a.error[x] = std::numeric_limits<Wide>::infinity();
               share =
                   std::max(share, judge_number<Wide>(static_cast<T>(out_.view()(b, g, i, e)), a.is[x], a.error[x],
                                                      Rounding<O>::relative, Rounding<O>::absolute, "out", b, g, i, e));
@@ -239,7 +247,7 @@ class RecurrentCall {
         for (Index f = 0; f < form.features; ++f) {
           if (form.is_normalised)
             judge_number<Wide>(after->normaliser()(b, h, f), s.key(f), s.key_error(f), 0, 0, "normaliser", b, h, f, 0);
-          for (Index e = 0; e < plan.v_dim; ++e)
+          for (Index e = 0; e < plan.v_dim && std::abs(s.sum(f, e)) <= most_of<T>(); ++e)
             state_share = std::max(state_share, judge_number<Wide>(after->sums()(b, h, f, e), s.sum(f, e),
                                                                    s.sum_error(f, e), 0, 0, "state", b, h, f, e));
         }

@@ -127,7 +127,10 @@ class StepwiseState {
         is /= sum;
         // The denominator may cancel; if none of its digits is certain, any result is allowed.
         error = std::abs(sum) > 2 * sum_error ? 2 * (error + std::abs(is) * sum_error) / std::abs(sum) : kInfinity;
-        if (std::isnan(sum)) is = sum;
+        if (std::isnan(sum))
+          is = sum;
+        else if (sum == 0)
+          is = 0;
       }
       a.is.push_back(is);
       a.error.push_back(std::isnan(error) ? kInfinity : error);
