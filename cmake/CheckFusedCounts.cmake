@@ -12,7 +12,7 @@ endif()
 set(count [[
   /^[0-9a-f]+ <.*>:$/ { sub(/^[0-9a-f]+ </, ""); sub(/>:$/, ""); name = $0; if (!(name in counts)) counts[name] = 0 }
   /\tvfn?m(add|sub|addsub|subadd)[0-9]*[ps][sd][ \t]/ { ++counts[name] }
-  END { for (name in counts) if (name ~ /attn::detail::/ && name !~ /CompiledMods/) print counts[name] " " name }
+  END { for (name in counts) if (name ~ /attn::detail::/ && name !~ /call_flattened/) print counts[name] " " name }
 ]])
 cmake_policy(SET CMP0007 NEW)
 foreach(which IN ITEMS A B)

@@ -113,7 +113,7 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
       out << ", so that bits depend on the row alone";
     else if (e.visits_keys_twice)
       out << ", twice over the keys, because a mod changes weights";
-    else if (e.few_queries > 0)
+    else if (e.query_tiles > 0 && e.few_queries > 0)
       out << ", more than " << e.few_queries << " per sequence";
   } else {
     out << "single queries, at most " << e.few_queries << " per sequence";
