@@ -11,8 +11,8 @@
 #include "checkpoint.h"
 #include "files.h"
 #include "new_file.h"
+#include "one_model_file.h"
 #include "run.h"
-#include "support/allocations.h"
 #include "support/random.h"
 
 namespace {
@@ -47,7 +47,7 @@ struct Parts {
   }
 };
 
-class TrainGptFiles : public testing::Test {
+class TrainGptFiles : public OneModelFile {
  protected:
   static void SetUpTestSuite() {
     const Text text("");
@@ -64,30 +64,8 @@ class TrainGptFiles : public testing::Test {
     fs::remove(file);
   }
 
-  void SetUp() override {
-    file_ = fs::path(testing::TempDir()) /
-            (std::string("attn_train_gpt_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-  }
-  void TearDown() override { fs::remove(file_); }
-
-  /// Returns the error message without the file's name, empty if the file is accepted. Checks that the peak memory is
-  /// at most a few times the file's size.
   std::string error_of(const std::string& bytes) {
-    training::write_file(file_, bytes);
-    std::string message;
-    const auto taken = attn::test::allocations_of([&] {
-      try {
-        load(file_);
-      } catch (const nn::FileError& error) {
-        message = error.what();
-      }
-    });
-    EXPECT_LE(taken.peak, static_cast<std::ptrdiff_t>(40 * bytes.size() + (1 << 20)));
-    if (message.empty()) return message;
-    EXPECT_EQ(message.rfind(file_.string() + ": ", 0), 0u) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    EXPECT_LT(message.size(), file_.string().size() + 300) << message;
-    return message.substr(std::min(message.size(), file_.string().size() + 2));
+    return OneModelFile::error_of(bytes, [](const fs::path& file) { load(file); });
   }
 
   void expect_error(const std::string& part, const std::function<void(Parts&)>& change) {
@@ -102,7 +80,6 @@ class TrainGptFiles : public testing::Test {
   }
 
   static std::string good_;
-  fs::path file_;
 };
 
 std::string TrainGptFiles::good_;

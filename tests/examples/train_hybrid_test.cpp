@@ -12,7 +12,7 @@
 #include "continue_text.h"
 #include "files.h"
 #include "new_file.h"
-#include "support/allocations.h"
+#include "one_model_file.h"
 #include "support/random.h"
 #include "threads.h"
 #include "train.h"
@@ -39,32 +39,10 @@ LanguageModel untrained(const Options& options = small_options()) {
   return {options.model, train_gpt::Text("").vocabulary(), options.seed};
 }
 
-class TrainHybrid : public testing::Test {
+class TrainHybrid : public OneModelFile {
  protected:
-  void SetUp() override {
-    file_ = fs::path(testing::TempDir()) /
-            (std::string("attn_train_hybrid_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-  }
-  void TearDown() override { fs::remove(file_); }
-
-  /// Returns the error message without the file's name, empty if the file is accepted. Checks that the peak memory is
-  /// at most a few times the file's size.
   std::string error_of(const std::string& bytes) {
-    training::write_file(file_, bytes);
-    std::string message;
-    const auto taken = attn::test::allocations_of([&] {
-      try {
-        load(file_);
-      } catch (const nn::FileError& error) {
-        message = error.what();
-      }
-    });
-    EXPECT_LE(taken.peak, static_cast<std::ptrdiff_t>(40 * bytes.size() + (1 << 20)));
-    if (message.empty()) return message;
-    EXPECT_EQ(message.rfind(file_.string() + ": ", 0), 0u) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    EXPECT_LT(message.size(), file_.string().size() + 300) << message;
-    return message.substr(std::min(message.size(), file_.string().size() + 2));
+    return OneModelFile::error_of(bytes, [](const fs::path& file) { load(file); });
   }
 
   std::string good() {
@@ -72,8 +50,6 @@ class TrainHybrid : public testing::Test {
     save(file_, model);
     return training::read_file(file_);
   }
-
-  fs::path file_;
 };
 
 TEST_F(TrainHybrid, LearnsTheSameBitsOnOneAndTwoThreads) {
