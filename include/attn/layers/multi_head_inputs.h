@@ -11,6 +11,7 @@
 #include "attn/core/base/ranges.h"
 #include "attn/core/base/unfused.h"
 #include "attn/layers/multi_head_parameters.h"
+#include "attn/mod.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
