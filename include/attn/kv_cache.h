@@ -49,10 +49,14 @@ inline namespace ATTN_BUILT_FOR {
 ///     cache.append(k, v);                                               // the prompt, one token or several
 ///     auto out = attn::attention(q, cache, attn::causal()).out;         // q: the queries of these tokens
 ///
-/// T is float, double, long double, a 16-bit float, or std::int8_t. With std::int8_t, rows are quantised as they are
-/// appended, with one scale per token and head (largest magnitude / 127), and attention is computed in float. The error
-/// of an element is then at most scale / 2. A row whose elements all have magnitudes below 2^-120 becomes 0, and a row
-/// with inf or NaN becomes NaN.
+/// T is float, double, long double, a 16-bit float, or one of the following types. Rows are then quantised as they are
+/// appended, and attention is computed in float, over the stored numbers:
+/// - std::int8_t, with one scale per token and head (largest magnitude / 127). The error of an element is at most
+///   scale / 2. A row whose elements all have magnitudes below 2^-120 becomes 0, and a row with inf or NaN becomes NaN.
+/// - Float8E4M3 and Float8E5M2, without a scale: relative errors of up to 2^-4 and 2^-3, for elements in their range.
+/// - Int4, with one scale per 32 elements of a row, and Int4Asymmetric, with a scale and a zero point (4.5 and 5 bits per
+///   element). Views of keys and values have a column for each 32 elements; the last is padded. Rows that are not a
+///   multiple of 16 elements are converted one by one at their end.
 ///
 /// The tokens of a head are contiguous, (capacity, dim); keys() and values() are views of them. When a sequence is
 /// full, the capacity of all sequences doubles, or grows to what is needed if that is more. All tokens are then moved:

@@ -16,7 +16,7 @@ namespace attn::inline ATTN_BUILT_FOR {
 /// A view of the keys and values of several sequences, as attention() reads them, in a cache or in your own pages. It
 /// owns only a copy of the page tables. The cache or the pages must outlive it and must not change while it is in use.
 ///
-/// T is the type that attention is computed in: float for 16-bit and 8-bit elements.
+/// T is the type that attention is computed in: float for elements of 16 or fewer bits.
 template <class T>
 class KvView {
  public:
@@ -105,6 +105,10 @@ class KvView {
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
   /// The kernels that can read the element types of this view.
   const detail::KernelChoice<T>& kernels() const { return *kernels_; }
+  /// The same for calls whose queries or results are 16-bit floats.
+  const detail::KernelChoice<T>& kernels_with_halves() const {
+    return k_.dtype() == detail::DType::native ? detail::kKernelChoice<T> : *kernels_;
+  }
   detail::ChooseDots<T> choose_dots() const { return choose_dots_; }  ///< Chooses integer kernels; null if none.
 
  private:

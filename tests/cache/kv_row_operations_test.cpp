@@ -327,7 +327,7 @@ class Trial {
     const bool said = config_.rope && random_.chance(0.4), said_once = overload == 1 && random_.chance(0.5);
     for (Index id : to) {
       lens.push_back(overload == 2 ? drawn_count() : same);
-      more.push_back(Tokens::exact(sizes_, lens.back(), random_));
+      more.push_back(Tokens::exact<S>(sizes_, lens.back(), random_));
       Index next = position(id, length(id));
       for (Index i = 0; said && i < lens.back(); ++i) {
         if (random_.chance(0.3)) next += random_.integer(-4, 9);
@@ -408,7 +408,7 @@ class Trial {
       depths.push_back(parents.back() < 0 ? 0 : depths[static_cast<std::size_t>(parents.back())] + 1);
     }
     const Index nodes = static_cast<Index>(parents.size()), first = position(id, length(id));
-    const Tokens drafts = Tokens::exact(sizes_, nodes, random_);
+    const Tokens drafts = Tokens::exact<S>(sizes_, nodes, random_);
     AppendOptions options;
     if (config_.rope) options.positions = tree_positions(parents, first);
     if (!make([&] {
@@ -469,7 +469,9 @@ class Trial {
     const std::vector<double> key = keys_of(wanted);
     // The error of an element each time that it is rotated, relative to the largest: of two products and of rounding to
     // S. A further rotation may move all of a pair's error into one of the two.
-    const double step = std::is_same_v<S, std::int8_t>   ? 1.0 / 127
+    const double step = kElements<S> > 1                 ? 1.02 / 8
+                        : std::is_same_v<S, Float8E4M3>  ? 0x1p-4
+                        : std::is_same_v<S, std::int8_t> ? 1.0 / 127
                         : std::is_same_v<S, Eigen::half> ? 0x1p-10
                                                          : 8 * static_cast<double>(epsilon<float>());
     for (Index h = 0; h < sizes_.kv_heads; ++h) {
@@ -562,6 +564,9 @@ TEST(KvRowOperations, PagesOfHalf) { run_trials<Eigen::half, 1>(); }
 TEST(KvRowOperations, PagesOfEightBits) { run_trials<std::int8_t, 1>(); }
 TEST(KvRowOperations, LayersOfFloat) { run_trials<float, 2>(); }
 TEST(KvRowOperations, LayersOfEightBits) { run_trials<std::int8_t, 2>(); }
+TEST(KvRowOperations, EightBitFloats) { run_trials<Float8E4M3, 0>(); }
+TEST(KvRowOperations, FourBits) { run_trials<Int4, 0>(); }
+TEST(KvRowOperations, PagesOfFourBits) { run_trials<Int4, 1>(); }
 
 }  // namespace
 }  // namespace attn::test

@@ -167,10 +167,20 @@ struct Avx512Instructions {
 template <>
 struct HalfVec<64> {
   using V = Vec<float, 64>;
+  using Bits = RawVec<float, 64, std::uint32_t>::type;
 
   static ATTN_INLINE V widen_f16(const std::byte* from) { return widened<Half::widen_f16>(from, 2); }
   static ATTN_INLINE V widen_bf16(const std::byte* from) { return widened<Half::widen_bf16>(from, 2); }
   static ATTN_INLINE V widen_i8(const std::byte* from) { return widened<Half::widen_i8>(from, 1); }
+  template <DType kDType>
+  static ATTN_INLINE V widen_f16_of(const std::byte* from) {
+    return widened<Half::widen_f16_of<kDType>>(from, 1);
+  }
+  static ATTN_INLINE void load_bytes(Bits& bits, const std::byte* from) {
+    Array<RawVec<float, 32, std::uint32_t>::type, 2> halves;
+    for (int h : {0, 1}) Half::load_bytes(halves[h], from + h * kLanes);
+    std::memcpy(&bits, halves, sizeof(bits));
+  }
   static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) { narrow<Half::narrow_f16>(to, x); }
   static ATTN_INLINE void narrow_bf16(std::byte* to, const V& x) { narrow<Half::narrow_bf16>(to, x); }
 

@@ -18,9 +18,21 @@ Index tokens_leaving(const Config& c, Index length) {
   return c.window > 0 && beyond > 0 ? beyond - beyond % c.page_size : 0;
 }
 
+/// Elements of a T of a cache.
+template <class T>
+constexpr Index kElements = 1;
+template <>
+inline constexpr Index kElements<Int4> = 32;
+template <>
+inline constexpr Index kElements<Int4Asymmetric> = 32;
+
+/// Whether an element of a cache of T has fewer than 16 bits.
+template <class T>
+constexpr bool kIsSmall = sizeof(T) == 1 || kElements<T> > 1;
+
 /// The scalar of keys and values that these tests append to a cache of T.
 template <class T>
-using Given = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
+using Given = std::conditional_t<kIsSmall<T>, float, T>;
 
 /// The tokens of a sequence in order, each with one row of all heads' keys and one of all heads' values.
 class Tokens {
@@ -29,17 +41,29 @@ class Tokens {
   Tokens(const TokenSizes& sizes, Index count, Random& random)
       : sizes_(sizes), k_(random.values(count * key_row())), v_(random.values(count * value_row())) {}
 
-  /// Values that every scalar of a cache represents exactly, 8-bit ones included: integers times a power of two, with
-  /// the largest of each head's row 127 times that power.
+  /// Values that a cache of S represents exactly: integers times a power of two, and in each head's row, or block of 32
+  /// of its elements, the extremes that determine the scale. By default, floats and 8-bit integers do so.
+  template <class S = std::int8_t>
   static Tokens exact(const TokenSizes& sizes, Index count, Random& random) {
+    constexpr bool kAsymmetric = std::is_same_v<S, Int4Asymmetric>;
+    constexpr Index kMost = kElements < S >> 1              ? 8
+                            : std::is_same_v<S, Float8E4M3> ? 16
+                            : std::is_same_v<S, Float8E5M2> ? 8
+                                                            : 127;
     Tokens t(sizes);
     const auto draw = [&](std::vector<double>& to, Index dim) {
-      for (Index row = 0; row < count * sizes.kv_heads; ++row) {
-        const double unit = random.chance(0.5) ? 0x1p-6 : 0x1p-7;
-        const Index largest = random.integer(0, dim - 1), sign = random.chance(0.5) ? 1 : -1;
-        for (Index d = 0; d < dim; ++d)
-          to.push_back(unit * static_cast<double>(d == largest ? 127 * sign : random.integer(-127, 127)));
-      }
+      const auto draw_block = [&](Index size) {
+        const double unit = (random.chance(0.5) ? 0x1p-6 : 0x1p-7) * (kMost < 127 ? 8 : 1);
+        const Index largest = random.integer(0, size - 1), sign = random.chance(0.5) ? 1 : -1;
+        const Index offset = kAsymmetric ? random.integer(-9, 9) : 0, second = kAsymmetric ? (largest + 7) % size : -1;
+        for (Index d = 0; d < size; ++d)
+          to.push_back(unit * static_cast<double>(offset + (d == largest  ? kMost * sign
+                                                            : d == second ? (1 - kMost) * sign
+                                                                          : random.integer(1 - kMost, kMost - 1))));
+      };
+      const Index block = kElements<S> > 1 ? kElements<S> : dim;
+      for (Index row = 0; row < count * sizes.kv_heads; ++row)
+        for (Index begin = 0; begin < dim; begin += block) draw_block(std::min(block, dim - begin));
     };
     draw(t.k_, sizes.head_dim);
     draw(t.v_, sizes.v_dim);
@@ -150,13 +174,18 @@ inline Tokens concatenated(const std::vector<Tokens>& sequences) {
   return all;
 }
 
-/// The value represented by an element of a cache. NaN stays NaN, which no token equals.
+/// The value represented by element d of a row of a cache. NaN stays NaN, which no token equals.
 template <class T>
-double meant(T number, float) {
-  return static_cast<double>(static_cast<Wide<T>>(number));
-}
-inline double meant(std::int8_t number, float scale) {
-  return static_cast<double>(number) * static_cast<double>(scale);
+double meant(const TensorView<const T, 4>& rows, Index batch, Index head, Index row, Index d, float scale) {
+  const T& number = rows(batch, head, row, d / kElements<T>);
+  if constexpr (kElements < T >> 1)
+    return static_cast<double>(number[d % kElements<T>]);
+  else if constexpr (std::is_same_v<T, std::int8_t>)
+    return static_cast<double>(number) * static_cast<double>(scale);
+  else if constexpr (kIsSmall<T>)
+    return static_cast<double>(static_cast<float>(number));
+  else
+    return static_cast<double>(static_cast<Wide<T>>(number));
 }
 
 /// Whether row `row` of (batch or pages, kv_heads, tokens, dim) holds a token, bit for bit.
@@ -171,9 +200,9 @@ bool holds(const Cache& cache, const TensorView<const T, 4>& keys, const TensorV
       v_scale = cache.value_scales()(scale_batch, h, row);
     }
     for (Index d = 0; d < s.head_dim; ++d)
-      if (meant(keys(batch, h, row, d), k_scale) != tokens.k(token, h, d)) return false;
+      if (meant(keys, batch, h, row, d, k_scale) != tokens.k(token, h, d)) return false;
     for (Index d = 0; d < s.v_dim; ++d)
-      if (meant(values(batch, h, row, d), v_scale) != tokens.v(token, h, d)) return false;
+      if (meant(values, batch, h, row, d, v_scale) != tokens.v(token, h, d)) return false;
   }
   return true;
 }
@@ -184,7 +213,7 @@ Tokens tokens_in_pages(const Cache& cache, Index sequence) {
   const auto& c = cache.config();
   const auto number = [&](const auto& pages, const auto& scales, Index i, Index h, Index d) {
     const Index page = cache.table(sequence)[static_cast<std::size_t>(i / c.page_size)], row = i % c.page_size;
-    return meant(pages(page, h, row, d), std::is_same_v<S, std::int8_t> ? scales(page, h, row) : 1.0f);
+    return meant<S>(pages, page, h, row, d, std::is_same_v<S, std::int8_t> ? scales(page, h, row) : 1.0f);
   };
   return Tokens::made(
       {c.kv_heads, c.head_dim, c.v_dim}, cache.length(sequence),
@@ -199,7 +228,7 @@ template <class S>
 Tokens tokens_of(const KvCache<S>& cache, Index sequence) {
   const auto& c = cache.config();
   const auto number = [&](const auto& rows, const auto& scales, Index i, Index h, Index d) {
-    return meant(rows(0, h, i, d), std::is_same_v<S, std::int8_t> ? scales(sequence, h, i) : 1.0f);
+    return meant<S>(rows, 0, h, i, d, std::is_same_v<S, std::int8_t> ? scales(sequence, h, i) : 1.0f);
   };
   return Tokens::made(
       {c.kv_heads, c.head_dim, c.v_dim}, cache.length(sequence),
@@ -233,9 +262,10 @@ template <class T>
     const Tokens& tokens = sequences[static_cast<std::size_t>(s)];
     const auto keys = cache.keys(s), values = cache.values(s);
     const Index length = tokens.size();
+    const auto blocks = [](Index dim) { return (dim + kElements<T> - 1) / kElements<T>; };
     if (cache.length(s) != length || cache.lengths()[static_cast<std::size_t>(s)] != length ||
-        keys.shape() != Shape<4>{1, tokens.sizes().kv_heads, length, tokens.sizes().head_dim} ||
-        values.shape() != Shape<4>{1, tokens.sizes().kv_heads, length, tokens.sizes().v_dim})
+        keys.shape() != Shape<4>{1, tokens.sizes().kv_heads, length, blocks(tokens.sizes().head_dim)} ||
+        values.shape() != Shape<4>{1, tokens.sizes().kv_heads, length, blocks(tokens.sizes().v_dim)})
       return ::testing::AssertionFailure()
              << "sequence " << s << " has " << cache.length(s) << " tokens instead of " << length;
     for (Index i = 0; i < length; ++i)

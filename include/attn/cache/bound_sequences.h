@@ -180,7 +180,7 @@ class CheckedSequences {
     if constexpr (hold_computed_numbers<Q, std::remove_cvref_t<To>...>())
       return kept_.kernels();
     else
-      return kKernelChoice<T>;
+      return kept_.kernels_with_halves();
   }
 
   std::span<const Pass<T>> passes_with(const ResultViews<T>& to, const KernelChoice<T>& kernels) {

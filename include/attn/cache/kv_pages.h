@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/cache/cached_kernels.h"
 #include "attn/cache/dot_kernels.h"
 #include "attn/cache/key_rotation.h"
 #include "attn/cache/sequence_rows.h"
@@ -42,39 +43,111 @@ inline void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std:
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
-/// The type in which attention over a cache of T is computed: 8-bit integers represent floats.
+/// How a cache of T stores rows. A format with an integer type or a type of fewer than 16 bits has a function store()
+/// that converts a row of floats; a format with scales returns the row's scale from it, and elements of the row are
+/// integers in units of that scale. A new type needs a DType, its conversion to vectors in SmallVec, and such a format.
 template <class T>
-using cached_t = std::conditional_t<std::is_same_v<T, std::int8_t>, float, computed_t<T>>;
+struct CacheFormat {
+  using Computed = computed_t<T>;
+  static constexpr DType kDType = dtype_of<T>;
+  static constexpr bool kScaled = false;
+};
 
-/// The keys or the values of all pages: a view (pages, kv_heads, page_size, dim). If 8-bit, each token of a head has a
-/// scale: its largest magnitude / 127.
+/// The format of a type of fewer than 16 bits, whose constructor converts. A block that is filled in part repeats the
+/// last element, which changes neither its scale nor its zero point.
+template <class T, DType kType>
+struct SmallFormat {
+  using Computed = float;
+  static constexpr DType kDType = kType;
+  static constexpr bool kScaled = false;
+
+  static void store(const float* row, Index dim, T* to) {
+    constexpr Index kBlock = elements_of_block(kType);
+    if constexpr (kBlock == 1) {
+      for (Index c = 0; c < dim; ++c) to[c] = T(row[c]);
+    } else {
+      for (; dim >= kBlock; dim -= kBlock, row += kBlock) *to++ = T(row);
+      if (dim == 0) return;
+      float last[kBlock];
+      std::fill(std::copy_n(row, dim, last), last + kBlock, row[dim - 1]);
+      *to = T(last);
+    }
+  }
+};
+template <>
+struct CacheFormat<Float8E4M3> : SmallFormat<Float8E4M3, DType::f8_e4m3> {};
+template <>
+struct CacheFormat<Float8E5M2> : SmallFormat<Float8E5M2, DType::f8_e5m2> {};
+template <>
+struct CacheFormat<Int4> : SmallFormat<Int4, DType::i4> {};
+template <>
+struct CacheFormat<Int4Asymmetric> : SmallFormat<Int4Asymmetric, DType::i4_asymmetric> {};
+
+/// Integers from -127 to 127. Each row has a scale: its largest magnitude / 127.
+template <>
+struct CacheFormat<std::int8_t> {
+  using Computed = float;
+  static constexpr DType kDType = DType::i8;
+  static constexpr bool kScaled = true;
+
+  /// Returns the scale. A row with an inf or a NaN gets the scale NaN, so that all of it is NaN.
+  static float store(const float* row, Index dim, std::int8_t* to) {
+    float largest = 0;
+    bool finite = true;
+    for (Index c = 0; c < dim; ++c) {
+      largest = std::max(largest, std::abs(row[c]));
+      finite &= std::isfinite(row[c]);
+    }
+    // The inverse of a smaller scale overflows.
+    if (!finite || largest < 0x1p-120f) {
+      std::fill_n(to, dim, std::int8_t(0));
+      return finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    }
+    const float inverse = 127 / largest;
+    // 1.5 * 2^23: floats of that size have no fractional bits, so adding it rounds to the nearest integer.
+    constexpr float kRound = 12582912;
+    for (Index c = 0; c < dim; ++c) to[c] = static_cast<std::int8_t>(row[c] * inverse + kRound - kRound);
+    return largest / 127;
+  }
+};
+
+/// The type in which attention over a cache of T is computed.
 template <class T>
-struct TokenRows {
-  using Computed = cached_t<T>;
-  static constexpr bool kScaled = std::is_same_v<T, std::int8_t>;
-  static constexpr DType kDType = [] {
-    if constexpr (kScaled)
-      return DType::i8;
-    else
-      return dtype_of<T>;
-  }();
+using cached_t = typename CacheFormat<T>::Computed;
+
+/// The keys or the values of all pages: a view (pages, kv_heads, page_size, dim), or (…, blocks of a row) if a T is a
+/// block of several elements; and the scales, if the format has them.
+template <class T>
+struct TokenRows : CacheFormat<T> {
+  using typename CacheFormat<T>::Computed;
+  using CacheFormat<T>::kDType, CacheFormat<T>::kScaled;
+  static constexpr Index kBlock = elements_of_block(kDType);
 
   TensorView<T, 4> numbers;
   TensorView<float, 3> scales;
+  Index dim = 0;
 
   DTypeView<const Computed> stored() const {
-    return {reinterpret_cast<const std::byte*>(numbers.data()), kDType, numbers.shape(), numbers.strides()};
+    Shape<4> shape = numbers.shape(), strides = numbers.strides();
+    shape[3] = dim;
+    for (std::size_t i = 0; i < 3; ++i) strides[i] *= kBlock;
+    return {reinterpret_cast<const std::byte*>(numbers.data()), kDType, shape, strides};
   }
 
   /// Writes `count` contiguous rows into a page, from token `first` on.
-  void store(const KernelFamily<Computed>& family, const Computed* rows, Index count, Index page, Index head,
-             Index first) const {
-    const Index dim = numbers.dim(3);
+  void store([[maybe_unused]] const KernelFamily<Computed>& family, const Computed* rows, Index count, Index page,
+             Index head, Index first) const {
     T* const to = &numbers(page, head, first, 0);
-    if constexpr (kScaled) {
-      for (Index i = 0; i < count; ++i) scales(page, head, first + i) = quantise(rows + i * dim, dim, to + i * dim);
-    } else {
+    if constexpr (kDType < DType::i8) {
       family.unpack_rows(rows, count, dim, {reinterpret_cast<std::byte*>(to), kDType, dim, 1});
+    } else {
+      for (Index i = 0; i < count; ++i) {
+        const float* const row = rows + i * dim;
+        if constexpr (kScaled)
+          scales(page, head, first + i) = CacheFormat<T>::store(row, dim, to + i * dim);
+        else
+          CacheFormat<T>::store(row, dim, to + i * numbers.dim(3));
+      }
     }
   }
 
@@ -92,7 +165,6 @@ struct TokenRows {
   /// `memory` has space for `most` rows of Computed.
   void rotate(const RowMove& move, const KernelFamily<Computed>& family, const KeyRotation<Computed>& rotation,
               Computed* memory, Index most) const {
-    const Index dim = numbers.dim(3);
     for (Index head = 0; head < numbers.dim(1); ++head)
       for (Index done = 0, count = 0; done < move.count; done += count) {
         count = std::min(most, move.count - done);
@@ -118,28 +190,6 @@ struct TokenRows {
       if (kScaled) std::copy_n(&other.scales(from, head, 0), count, &scales(to, head, 0));
     }
   }
-
- private:
-  /// Converts a row to integers from -127 to 127 and returns their scale. A row with an inf or a NaN gets the scale
-  /// NaN, so that all of it is NaN.
-  static float quantise(const float* row, Index dim, std::int8_t* to) {
-    float largest = 0;
-    bool finite = true;
-    for (Index c = 0; c < dim; ++c) {
-      largest = std::max(largest, std::abs(row[c]));
-      finite &= std::isfinite(row[c]);
-    }
-    // The inverse of a smaller scale overflows.
-    if (!finite || largest < 0x1p-120f) {
-      std::fill_n(to, dim, std::int8_t(0));
-      return finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
-    }
-    const float inverse = 127 / largest;
-    // 1.5 * 2^23: floats of that size have no fractional bits, so adding it rounds to the nearest integer.
-    constexpr float kRound = 12582912;
-    for (Index c = 0; c < dim; ++c) to[c] = static_cast<std::int8_t>(row[c] * inverse + kRound - kRound);
-    return largest / 127;
-  }
 };
 
 /// Tokens to append to sequences of a cache of T: keys (batch, kv_heads, tokens, head_dim) and values (batch, kv_heads,
@@ -162,13 +212,14 @@ class KvPages {
 
   KvPages(Index pages, Index kv_heads, Index page_size, Index head_dim, Index v_dim)
       : head_dim_(head_dim),
+        v_dim_(v_dim),
         numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, row_size(head_dim, v_dim)})),
         scales_(Tensor<float, 4>::uninitialized({TokenRows<T>::kScaled ? pages : 0, kv_heads, 2, page_size})) {
     advise_huge_pages(numbers_.data(), bytes_of(numbers_));
   }
 
   TokenRows<T> keys() { return rows(0, 0, head_dim_); }
-  TokenRows<T> values() { return rows(1, head_dim_, numbers_.dim(3) - head_dim_); }
+  TokenRows<T> values() { return rows(1, blocks(head_dim_), v_dim_); }
   TokenRows<T> keys() const { return const_cast<KvPages*>(this)->keys(); }
   TokenRows<T> values() const { return const_cast<KvPages*>(this)->values(); }
   Index page_size() const { return numbers_.dim(2); }
@@ -179,8 +230,8 @@ class KvPages {
     ChooseDots<Computed> choose_dots = nullptr;
     if constexpr (TokenRows<T>::kScaled) choose_dots = dot_kernels;
     const TokenRows<T> k = keys(), v = values();
-    constexpr bool kOthers = TokenRows<T>::kDType != DType::native;
-    return {k.stored(), v.stored(), rope, kKernelChoice<Computed, kOthers>, k.scales, v.scales, choose_dots};
+    return {k.stored(), v.stored(), rope,       kernels_over_cache<Computed, TokenRows<T>::kDType>(),
+            k.scales,   v.scales,   choose_dots};
   }
 
   void copy_page(const KvPages& other, Index from, Index to, Index tokens) {
@@ -227,7 +278,7 @@ class KvPages {
    public:
     /// Without a rope, no keys are rotated.
     Mover(const KvPages& pages, const Rope* rope)
-        : family_(kernel_family<Computed, kConverts>(vectors_of(default_isa()))),
+        : family_(kernels_over_cache<Computed, TokenRows<T>::kDType>().choose({}, Bf16Products::none).family),
           rotates_(rope != nullptr),
           rotation_(rope) {
       if (rope && kConverts) packed_.resize(static_cast<std::size_t>(kMost * pages.head_dim_));
@@ -284,6 +335,7 @@ class KvPages {
     }
   }
 
+  static Index blocks(Index dim) { return ceil_div(dim, TokenRows<T>::kBlock); }
   template <class X>
   static Index bytes_of(const Tensor<X, 4>& t) {
     return t.size() * static_cast<Index>(sizeof(X));
@@ -291,21 +343,22 @@ class KvPages {
   static Index row_size(Index head_dim, Index v_dim) {
     require(head_dim <= kLargestIndex && v_dim <= kLargestIndex, "a cache of head_dim ", head_dim, " and v_dim ", v_dim,
             " is too large");
-    return head_dim + v_dim;
+    return blocks(head_dim) + blocks(v_dim);
   }
-  /// `which`: 0 for keys, 1 for values; `first`: elements of each token that precede them.
+  /// `which`: 0 for keys, 1 for values; `first`: blocks of each token that precede them.
   TokenRows<T> rows(Index which, Index first, Index dim) {
     const Index heads = numbers_.dim(1), tokens = page_size(), row = numbers_.dim(3);
     TokenRows<T> t;
-    t.numbers = TensorView<T, 4>(numbers_.data() + first * tokens, {numbers_.dim(0), heads, tokens, dim},
-                                 {heads * tokens * row, tokens * row, dim, 1});
+    t.dim = dim;
+    t.numbers = TensorView<T, 4>(numbers_.data() + first * tokens, {numbers_.dim(0), heads, tokens, blocks(dim)},
+                                 {heads * tokens * row, tokens * row, blocks(dim), 1});
     if (TokenRows<T>::kScaled)
       t.scales = TensorView<float, 3>(scales_.data() + which * tokens, {numbers_.dim(0), heads, tokens},
                                       {heads * 2 * tokens, 2 * tokens, 1});
     return t;
   }
 
-  Index head_dim_;
+  Index head_dim_, v_dim_;
   Tensor<T, 4> numbers_;  // for each head of a page, all its keys and then all its values
   Tensor<float, 4> scales_;
 };
@@ -359,8 +412,9 @@ void with_new_tokens(const K& k, const V& v, const Use& use) {
 /// Rejects, with a one-sentence error, types that a cache cannot hold.
 template <class T>
 constexpr void check_cached() {
-  static_assert(std::is_same_v<T, std::int8_t> || is_scalar<T>,
-                "attn: a cache must hold float, double, long double, 16-bit floats or std::int8_t");
+  static_assert(CacheFormat<T>::kDType >= DType::i8 || is_scalar<T>,
+                "attn: a cache must hold float, double, long double, 16-bit floats, attn::Float8E4M3, "
+                "attn::Float8E5M2, std::int8_t, attn::Int4 or attn::Int4Asymmetric");
 }
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -70,7 +70,7 @@ struct AdditiveDecodeKernels {
           // Past the end, the last key is repeated; its scores are not used.
           const std::byte* const row = key.data + std::min<Index>(j + a, keys - 1) * key.stride * size;
           for (Index h = 0; h < whole; h += kLanes)
-            add_terms(sum[a], query + h, Packing::load(key.dtype, row + h * size), weight + h);
+            add_terms(sum[a], query + h, Packing::load(key.dtype, row, h), weight + h);
           if (rest == 0) continue;
           for (Index h = 0; h < rest; ++h) last_key[h] = load_number<T>(key.dtype, row + (whole + h) * size);
           add_terms(sum[a], last_query, V::load(last_key), last_weight);

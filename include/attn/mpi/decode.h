@@ -404,7 +404,7 @@ class DecodeCall {
       CallTensors<T>& own_tensors = tensors.emplace_back(
           CallTensors<T>{part(shared.out(), element, rows), part(shared.lse(), element, rows), part(q_, element, rows),
                          kept_.keys(s).from(own.first_row), kept_.values(s).from(own.first_row), p.problem,
-                         kKernelChoice<T>, shared.lse_rests(), s});
+                         kept_.kernels_with_halves(), shared.lse_rests(), s});
       own_tensors.choose_dots = kept_.choose_dots();
       passes.push_back({own_tensors, p.tile_mods.get(), section > 0});
     });

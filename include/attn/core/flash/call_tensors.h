@@ -33,9 +33,7 @@ struct CallTensors {
   ChooseDots<T> choose_dots = nullptr;    ///< for 8-bit keys and values; null for other types
 
   /// Bytes of `keys` keys and values of a head; without an argument, of the whole call.
-  Index kv_bytes(Index keys) const {
-    return keys * (problem.head_dim * k.size_of_element() + problem.v_dim * v.size_of_element());
-  }
+  Index kv_bytes(Index keys) const { return keys * (k.size_of_row() + v.size_of_row()); }
   double kv_bytes() const {  // an Index could overflow for views that repeat heads
     return static_cast<double>(problem.batch * problem.kv_heads) * static_cast<double>(kv_bytes(problem.kv_len));
   }

@@ -44,11 +44,11 @@ struct ChosenKernels {
 // float's, but accumulates in binary16: errors would be several times those of the naive path, and sums would overflow
 // at 65504. Binary16 is widened to float.
 
-/// Whether products of tensors of these types may be computed from values rounded to bf16. Integers do not qualify: the
-/// bf16 kernels do not apply their scales.
+/// Whether products of tensors of these types may be computed from values rounded to bf16. Types that only caches have
+/// do not qualify: the bf16 kernels do not read them.
 inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(),
-                     [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
+                     [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s < DType::i8); });
 }
 
 /// Whether scores may be scaled after the product, as in the bf16 kernels. The scale must be large enough that a

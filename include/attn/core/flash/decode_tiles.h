@@ -158,7 +158,7 @@ class DecodeTiles {
   /// tiles prefetched to L2.
   void fetch(Prefetcher& fetching, TileRows now, TileRows after, bool in_runs) const {
     if (!far_) return;
-    const auto ahead = [](const KvRows<T>& t) { return Prefetcher::rows_ahead(t.dim(3) * t.size_of_element()); };
+    const auto ahead = [](const KvRows<T>& t) { return Prefetcher::rows_ahead(t.size_of_row()); };
     const bool in_place = in_runs || !copies(*after.of);
     fetching.restart(in_place);
     if (in_place) add_rows(fetching, now, ahead(*now.of), kKeyTile);
@@ -196,9 +196,8 @@ class DecodeTiles {
   ListedRows listed(TileRows rows) const {
     const KvRows<T>& t = *rows.of;
     const auto& [batch, kv_head, keys] = *rows.tile;
-    const Index size = t.size_of_element();
     return {t.DTypeView<const T>::rows(batch, kv_head).data, t.list(batch, kv_head) + keys.begin,
-            intersect(keys, {0, problem_.kv_len}).size(), t.stride(2) * size, t.dim(3) * size};
+            intersect(keys, {0, problem_.kv_len}).size(), size_of_elements<T>(t.dtype(), t.stride(2)), t.size_of_row()};
   }
   bool copies_listed(const KvRows<T>& t) const { return t.is_gathered() && has_rows(t) && copies(t); }
 
@@ -213,7 +212,7 @@ class DecodeTiles {
       return {bytes, DType::native, dim, 1};
     }
     // Copied without conversion, so that the kernels compute the same wherever a page ends.
-    const Index width = dim * t.size_of_element();
+    const Index width = t.size_of_row();
     if (t.is_gathered()) {
       // Processors cannot predict the order of listed rows, so each copy is preceded by the prefetch of a row that is
       // copied a tile later. Rows by runs, as below, took 1.5 to 3 times as long.
@@ -225,7 +224,7 @@ class DecodeTiles {
       return {bytes, t.dtype(), dim, 1};
     }
     for_each_run(now, [&](const RowsToRead& from, const Range& run) {
-      const Index stride = from.stride * t.size_of_element();
+      const Index stride = size_of_elements<T>(t.dtype(), from.stride);
       for (Index i = 0; i < run.size(); ++i) {
         fetching.lines(ceil_div(width, kCacheLine));
         std::memcpy(bytes + (run.begin + i) * width, from.data + i * stride, static_cast<std::size_t>(width));

@@ -385,8 +385,8 @@ PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryT
   const Problem& problem = t.problem;
   constexpr Index kHalf = kKeyTile / 2;
   const auto block = [](const RowsToRead& rows, Index columns) {
-    const Index size = size_of_element<T>(rows.dtype);
-    return Block{rows.data, rows.stride * size, columns * size};
+    const auto bytes = [&](Index elements) { return size_of_elements<T>(rows.dtype, elements); };
+    return Block{rows.data, bytes(rows.stride), bytes(columns)};
   };
   const auto query = [&](Index row) { return block(t.query(following, row), problem.head_dim); };
   // Keys that span two pages, or follow the last page, are not prefetched. A PrefetchPlan has no empty blocks, so rows

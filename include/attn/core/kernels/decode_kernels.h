@@ -166,7 +166,7 @@ struct DecodeKernels {
     if constexpr (kReadsColumns)
       if (is_column_major(key, head_dim)) return Columns::score(m, rows, key, keys, head_dim);
     if (!fetching.is_empty())
-      fetching.spread(fetching.score_lines(), groups(rows) * keys * (head_dim / kLanes * kLanes) * kSize);
+      fetching.spread(fetching.score_lines(), groups(rows) * keys * bytes(head_dim / kLanes * kLanes));
     // If there are fewer keys than a single query takes at a time, the loop for four rows, whose groups are smaller,
     // runs with four copies of the query.
     if (rows == 1 && keys >= kGroupOf<1>) return score_rows<1>(m, 1, 0, {0, keys}, key, head_dim, fetching);
@@ -213,7 +213,7 @@ struct DecodeKernels {
     if constexpr (kReadsColumns)
       if (is_column_major(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
     if (!fetching.is_empty())
-      fetching.spread(fetching.lines_left(), groups(rows) * keys * (v_dim / kLanes * kLanes) * kSize);
+      fetching.spread(fetching.lines_left(), groups(rows) * keys * bytes(v_dim / kLanes * kLanes));
     // `sums` (rows, v_dim) holds the sums over the keys so far; the final sums are added to the output. So the result
     // for several rows is the same, bit for bit, wherever a piece ends.
     constexpr Index kMostSums = std::min<Index>(4096, kMostOnStack / static_cast<Index>(sizeof(T)));
@@ -240,9 +240,12 @@ struct DecodeKernels {
   static constexpr bool kReadsColumns = V::kIsVector && kStored == DType::native;
   /// Vectors of columns at a time for four rows: 4 rows of 4 sums with 32 registers.
   static constexpr int kRowVectors = kRegisters >= 32 ? 4 : 2;
-  /// Bytes of an element. It is a constant, because values of 64 floats took 1.5 times as long with AVX2 when the size
-  /// was looked up for each loaded vector.
-  static constexpr Index kSize = size_of_element<T>(kStored);
+  /// Elements of a block; see DType.
+  static constexpr Index kBlock = elements_of_block(kStored);
+
+  /// Bytes of `count` elements, by a constant: values of 64 floats took 1.5 times as long with AVX2 when the size of an
+  /// element was looked up for each loaded vector. Of part of a block, only its share of the traffic is meant.
+  static ATTN_INLINE constexpr Index bytes(Index count) { return count * size_of_block<T>(kStored) / kBlock; }
 
   /// Whether the rows belong to a column-major matrix. DecodeTiles passes no other rows with gaps between elements.
   static ATTN_INLINE bool is_column_major(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
@@ -256,7 +259,7 @@ struct DecodeKernels {
   /// difference.
   static ATTN_INLINE Index keys_in_l1(Index dim) {
     constexpr Index kBytes = 16 * 1024, kStep = 8;
-    return std::max(kBytes / std::max<Index>(dim * kSize, 1) / kStep * kStep, kStep);
+    return std::max(kBytes / std::max<Index>(bytes(dim), 1) / kStep * kStep, kStep);
   }
 
   /// Number of elements at the end of a row that do not fill a vector.
@@ -265,10 +268,18 @@ struct DecodeKernels {
   /// Loads the end of a row of `dim` elements into the last lanes of a vector. A row shorter than a vector is copied,
   /// because the memory before it may not be readable.
   static ATTN_INLINE V load_end(const std::byte* row, Index dim) {
-    if (kLanes == 1 || dim >= kLanes) return Packing::template load<kStored>(row + (dim - kLanes) * kSize);
+    if constexpr (kBlock > 1) {
+      Array<T, kLanes> numbers;
+      for (Index i = 0, at = dim - kLanes; i < kLanes; ++i, ++at)
+        numbers[i] =
+            at < 0 ? T(0) : load_other_number<T>(kStored, row + offset_of_element<T>(kStored, at), at % kBlock);
+      return V::load(numbers);
+    }
+    if (kLanes == 1 || dim >= kLanes) return load(row, dim - kLanes);
+    constexpr Index kSize = size_of_block<T>(kStored);
     Array<std::byte, kLanes* kSize> numbers = {};
     copy_elements<kSize>(numbers + (kLanes - dim) * kSize, row, dim);
-    return Packing::template load<kStored>(numbers);
+    return load(numbers, 0);
   }
   static ATTN_INLINE V load_end(const T* row, Index dim) {
     if (kLanes == 1 || dim >= kLanes) return V::load(row + dim - kLanes);
@@ -306,11 +317,11 @@ struct DecodeKernels {
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index rows, Index first, const Range& keys,
                                      const RowsToRead& key, Index head_dim, Prefetcher& fetching) {
     constexpr int kKeys = kGroupOf<R>, kSums = R * kKeys;
-    // A single query keeps this many of its vectors in registers while it iterates over keys.
-    constexpr int kChunk = R == 1 ? 4 : 1;
+    // A single query keeps this many of its vectors in registers while it iterates over keys. Blocks are read whole.
+    constexpr int kChunk = kBlock > 1 ? static_cast<int>(kBlock) / kLanes : R == 1 ? 4 : 1;
     const Index count = std::min<Index>(R, rows - first), rest = rest_of(head_dim);
     const bool few = R > 1 && keys.size() < kKeys, fetches = !fetching.is_empty();
-    const Index stride = key.stride * kSize, step = few ? 0 : stride;
+    const Index stride = bytes(key.stride), step = few ? 0 : stride;
     Array<const T*, R> query;
     ATTN_UNROLL for (int r = 0; r < R; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
     for (Index next = keys.begin; next < keys.end; next += few ? 1 : kKeys) {
@@ -318,35 +329,37 @@ struct DecodeKernels {
       const std::byte* const at = key.data + j * stride;
       Array<V, kSums> sum = {};  // row r and key k at r * kKeys + k
       const auto add = [&]<int kVectors>(Index d) __attribute__((always_inline)) {
-        const std::byte* row = at + d * kSize;
+        const Index in_block = kVectors < kChunk ? d % kBlock : 0;
+        const std::byte* row = at + bytes(d - in_block);
         if constexpr (R == 1) {
           Array<V, kVectors> q;
           ATTN_UNROLL for (int c = 0; c < kVectors; ++c) q[c] = V::load(query[0] + d + c * kLanes);
           ATTN_UNROLL for (int k = 0; k < kKeys; ++k, row += step) {
             constexpr int kTogether = std::min(kKeys, 4);
             if (k % kTogether == 0 && fetches) [[unlikely]]
-              fetching.template step<kTogether * kVectors * kLanes * kSize>();
+              fetching.template step<bytes(kTogether * kVectors * kLanes)>();
             V all = sum[k];
-            ATTN_UNROLL for (int c = 0; c < kVectors; ++c) all += q[c] * load(row + c * kLanes * kSize);
+            ATTN_UNROLL for (int c = 0; c < kVectors; ++c) all += q[c] * load(row, in_block + c * kLanes);
             all.keep_order();
             sum[k] = all;
           }
         } else {
-          Array<V, kKeys> x;
-          ATTN_UNROLL for (int k = 0; k < kKeys; ++k, row += step) x[k] = load_once(row);
-          ATTN_UNROLL for (int r = 0; r < R; ++r) {
-            fetch<R, kKeys * kLanes * kSize>(fetches, r, fetching);
-            V q = V::load(query[r] + d);
-            q.keep_in_register();
-            ATTN_UNROLL for (int k = 0; k < kKeys; ++k) sum[r * kKeys + k] += q * x[k];
+          ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
+            Array<V, kKeys> x;
+            ATTN_UNROLL for (int k = 0; k < kKeys; ++k) x[k] = load_once(row + k * step, in_block + c * kLanes);
+            ATTN_UNROLL for (int r = 0; r < R; ++r) {
+              fetch<R, bytes(kKeys * kLanes)>(fetches, r, fetching);
+              V q = V::load(query[r] + d + c * kLanes);
+              q.keep_in_register();
+              ATTN_UNROLL for (int k = 0; k < kKeys; ++k) sum[r * kKeys + k] += q * x[k];
+            }
           }
         }
       };
       Index d = 0;
       if constexpr (kChunk > 1)
         ATTN_NO_UNROLL for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
-      // Two vectors at a time: one at a time took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in
-      // L1.
+      // Two vectors at a time: one at a time took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in L1.
       ATTN_UNROLL_TWICE for (; d + kLanes <= head_dim; d += kLanes) add.template operator()<1>(d);
       if (rest > 0) add_ends<R, kKeys>(sum, query, at, step, head_dim);
       T* const scores = m.scores + first * m.row + j;
@@ -366,11 +379,11 @@ struct DecodeKernels {
     }
   }
 
-  static ATTN_INLINE V load(const std::byte* from) { return Packing::template load<kStored>(from); }
+  static ATTN_INLINE V load(const std::byte* row, Index first) { return Packing::template load<kStored>(row, first); }
   /// Loads a vector into a register for several products. Otherwise, g++ 12 with -march=native on Zen 5 loaded keys and
   /// queries again for each product, and four queries took 2.2 times as long.
-  static ATTN_INLINE V load_once(const std::byte* from) {
-    V x = load(from);
+  static ATTN_INLINE V load_once(const std::byte* row, Index first) {
+    V x = load(row, first);
     x.keep_in_register();
     return x;
   }
@@ -429,7 +442,7 @@ struct DecodeKernels {
   static ATTN_INLINE void value_columns(const TileMemory<T>& m, Index rows, Index first, const Part& part,
                                         const RowsToRead& value, Index c, Index v_dim, Prefetcher& fetching) {
     constexpr int kKeys = R * kVectors >= 8 || R > 1 ? 1 : 3;
-    const Index count = std::min<Index>(R, rows - first), stride = value.stride * kSize;
+    const Index count = std::min<Index>(R, rows - first), stride = bytes(value.stride);
     const Index rest = kVectors == 1 && c + kLanes > v_dim ? v_dim - c : 0;
     const bool fetches = !fetching.is_empty();
     Array<const T*, R> weights;
@@ -443,18 +456,19 @@ struct DecodeKernels {
         }
       }
     }
-    const std::byte* row = value.data + part.begin * stride + (rest > 0 ? 0 : c) * kSize;
+    const Index column = kBlock > 1 ? c : 0;  // of the first vector, counted from `row`, which begins with a block
+    const std::byte* row = value.data + part.begin * stride + (rest > 0 ? 0 : bytes(c - column));
     const auto add = [&](Array<V, kVectors> * to, Index j) __attribute__((always_inline)) {
       Array<V, kVectors> x;
       if constexpr (R > 1) {
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) x[v] =
-            rest > 0 ? load_end(row, v_dim) : load_once(row + v * kLanes * kSize);
+            rest > 0 ? load_end(row, v_dim) : load_once(row, column + v * kLanes);
       } else {
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) x[v] =
-            rest > 0 ? load_end(row, v_dim) : load(row + v * kLanes * kSize);
+            rest > 0 ? load_end(row, v_dim) : load(row, column + v * kLanes);
       }
       ATTN_UNROLL for (int r = 0; r < R; ++r) {
-        if constexpr (R > 1) fetch<R, kVectors * kLanes * kSize>(fetches, r, fetching);
+        if constexpr (R > 1) fetch<R, bytes(kVectors * kLanes)>(fetches, r, fetching);
         const T w = weights[r][j];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) to[r][v] += x[v] * w;
       }
@@ -463,7 +477,7 @@ struct DecodeKernels {
     Index j = part.begin;
     ATTN_NO_UNROLL for (; j + kKeys <= part.end; j += kKeys) {
       if (R == 1 && fetches) [[unlikely]]
-        fetching.template step<kKeys * kVectors * kLanes * kSize>();
+        fetching.template step<bytes(kKeys * kVectors * kLanes)>();
       ATTN_UNROLL for (int k = 0; k < kKeys; ++k) add(sum[k], j + k);
     }
     if constexpr (kKeys > 1) {

@@ -153,8 +153,8 @@ class KernelScope {
   void (*end_)();
 };
 
-/// The kernels of one instruction set as tables. kOthers: if T is float, keys and values may also hold 16-bit floats or
-/// 8-bit integers.
+/// The kernels of one instruction set as tables. kOthers: if T is float, keys and values may also hold 16-bit floats.
+/// Caches add kernels for smaller types (cache/cached_kernels.h).
 template <class T, VectorSet kSet, bool kOthers>
 struct FamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
@@ -187,7 +187,6 @@ struct FamilyOf {
     }
   }
 
-  static_assert(kDTypes == static_cast<int>(DType::i8) + 1, "a new DType needs products in .decode below");
   static constexpr KernelFamily<T> kKernels = {
       .format = {.dtype = DType::native,
                  .columns = 1,
@@ -198,8 +197,7 @@ struct FamilyOf {
                  .defers_value_product = false,
                  .fetches = true},
       .widest = kWidestTile<kRegisters>,
-      .decode = {.products = {products<DType::native>(), products<DType::f16>(), products<DType::bf16>(),
-                              products<DType::i8>()},
+      .decode = {.products = {products<DType::native>(), products<DType::f16>(), products<DType::bf16>()},
                  .softmax = compiled<kSet, Decode::softmax>,
                  .needs_no_prefetch = Decode::kNeedsNoPrefetch},
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},

@@ -119,7 +119,7 @@ struct ColumnKernels {
 
 /// The width of a tile is an argument here, so that these kernels are compiled once for each instruction set. kOthers:
 /// rows may hold types other than T.
-template <class T, int Bytes, bool kOthers = std::is_same_v<T, float>>
+template <class T, int Bytes, bool kOthers = std::is_same_v<T, float>, DType kCached = DType::native>
 struct PackingKernels {
   using V = Vec<T, Bytes>;
   using Columns = ColumnKernels<T, Bytes>;
@@ -187,23 +187,19 @@ struct PackingKernels {
         for (Index c = 0; c < columns; ++c) to[r * columns + c] = numbers[r + c * from.column];
       return;
     }
-    const Index size = size_of_element<T>(from.dtype);
     const Index whole_columns = columns / kLanes * kLanes;
     const Index whole_rows = from.column == 1 ? rows : from.stride == 1 ? rows / kLanes * kLanes : 0;
     if (from.column == 1) {
       for (Index r = 0; r < rows; ++r) {
-        const std::byte* row = from.data + r * from.stride * size;
+        const std::byte* const row = from.data + offset_of_element<T>(from.dtype, r * from.stride);
         T* const packed = to + r * columns;
-        for (Index c = 0; c < whole_columns; c += kLanes, row += kLanes * size) {
-          load(from.dtype, row).store(packed + c);
-        }
+        for (Index c = 0; c < whole_columns; c += kLanes) load(from.dtype, row, c).store(packed + c);
       }
     } else if constexpr (kOthers) {  // rows of T were packed above
       for (Index r = 0; r < whole_rows; r += kLanes) {
         for (Index c = 0; c < whole_columns; c += kLanes) {
           Array<V, kLanes> square;
-          for (Index i = 0; i < kLanes; ++i)
-            square[i] = load(from.dtype, from.data + (r + (c + i) * from.column) * size);
+          for (Index i = 0; i < kLanes; ++i) square[i] = load(from.dtype, from.data, r + (c + i) * from.column);
           V::transpose(square);
           ATTN_UNROLL for (int i = 0; i < kLanes; ++i) square[i].store(to + (r + i) * columns + c);
         }
@@ -234,35 +230,31 @@ struct PackingKernels {
     for (; i < count; ++i) to[i] = from[i] * factor;
   }
 
-  /// Loads a vector of contiguous elements.
+  /// Loads a vector of contiguous elements of a row, from element `first` on, a multiple of kLanes.
   template <DType kDType>
-  static ATTN_INLINE V load(const std::byte* from) {
+  static ATTN_INLINE V load(const std::byte* row, Index first) {
+    const std::byte* const from = row + offset_of_element<T>(kDType, first);
     if constexpr (kDType == DType::native)
       return V::load(reinterpret_cast<const T*>(from));
     else if constexpr (kDType == DType::f16)
       return HalfVec<Bytes>::widen_f16(from);
     else if constexpr (kDType == DType::bf16)
       return HalfVec<Bytes>::widen_bf16(from);
-    else {
-      static_assert(kDType == DType::i8);
+    else if constexpr (kDType == DType::i8)
       return HalfVec<Bytes>::widen_i8(from);
-    }
-  }
-  static ATTN_INLINE V load(DType dtype, const std::byte* from) {
-    if constexpr (!kOthers)
-      return load<DType::native>(from);
+    else if constexpr (kDType == DType::f8_e4m3 || kDType == DType::f8_e5m2)
+      return SmallVec<Bytes>::template widen_f8<kDType>(from);
     else
-      switch (dtype) {
-        case DType::native:
-          return load<DType::native>(from);
-        case DType::f16:
-          return load<DType::f16>(from);
-        case DType::bf16:
-          return load<DType::bf16>(from);
-        case DType::i8:
-          return load<DType::i8>(from);
-      }
-    __builtin_unreachable();
+      return SmallVec<Bytes>::template widen_i4<kDType>(from, first % Int4::kNumbers);
+  }
+  static ATTN_INLINE V load(DType dtype, const std::byte* row, Index first) {
+    if constexpr (kCached != DType::native)
+      if (dtype == kCached) return load<kCached>(row, first);
+    if constexpr (kOthers) {
+      if (dtype == DType::f16) return load<DType::f16>(row, first);
+      if (dtype == DType::bf16) return load<DType::bf16>(row, first);
+    }
+    return load<DType::native>(row, first);
   }
 
  private:
@@ -277,7 +269,7 @@ struct PackingKernels {
           return HalfVec<Bytes>::narrow_f16(to, x);
         case DType::bf16:
           return HalfVec<Bytes>::narrow_bf16(to, x);
-        case DType::i8:  // integers have scales; only KvPages writes them
+        default:  // only caches write other types, row by row
           break;
       }
   }

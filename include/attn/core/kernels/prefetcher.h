@@ -107,7 +107,7 @@ class Prefetcher {
   };
   template <class T>
   static Run run(const RowsToRead& rows, Index dim, Index count) {
-    const Index size = size_of_element<T>(rows.dtype), stride = rows.stride * size, width = dim * size;
+    const Index stride = size_of_elements<T>(rows.dtype, rows.stride), width = size_of_elements<T>(rows.dtype, dim);
     if (stride == width) return {rows.data, 0, ceil_div(count * width, kLine), 1};
     return {rows.data, stride, ceil_div(width, kLine), count};
   }

@@ -1,6 +1,7 @@
-// Conversions of vectors of floats to and from 16-bit floats, and from 8-bit integers.
+// Conversions of vectors of floats to and from 16-bit floats, and from smaller types.
 #pragma once
 
+#include <bit>
 #include <cstring>
 
 #include "attn/core/base/cpu.h"
@@ -21,6 +22,13 @@ ATTN_INLINE void round_to_bf16(Bits& rounded, const V& x) {
   // keeps its upper bits instead, because the addition could turn it into inf.
   const Bits up = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits | 0x400000u) >> 16;
   rounded = (is_nan & quiet) | (~is_nan & up);
+}
+
+/// Stores 8-bit floats as binary16; see half_of_float8().
+template <DType kDType, std::size_t n>
+ATTN_INLINE void halves_of_float8(const std::byte* from, std::uint16_t (&halves)[n]) {
+  for (std::size_t i = 0; i < n; ++i)
+    halves[i] = half_of_float8(std::to_integer<std::uint8_t>(from[i]), kDType == DType::f8_e4m3 ? 3 : 2);
 }
 
 /// Conversions of vectors of floats of `Bytes` bytes. These functions lack the instruction set of the kernels that they
@@ -82,6 +90,65 @@ struct HalfVec {
       Raw wide;
       asm("vpmovsxbd %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::int8_t>*>(from)));
       asm("vcvtdq2ps %0, %0" : "+v"(wide));
+      return {wide};
+#endif
+    }
+  }
+
+  /// Loads kLanes bytes, each into its own lane.
+  static ATTN_INLINE void load_bytes(Bits& bits, const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      Array<std::uint32_t, kLanes> lanes;
+      for (int i = 0; i < kLanes; ++i) lanes[i] = std::to_integer<std::uint32_t>(from[i]);
+      std::memcpy(&bits, lanes, sizeof(bits));
+    } else {
+#if defined(__clang__)
+      typedef std::uint8_t Small __attribute__((ext_vector_type(kLanes)));
+      typedef std::uint32_t Wide __attribute__((ext_vector_type(kLanes)));
+      Small small;
+      std::memcpy(&small, from, sizeof(small));
+      bits = (Bits) __builtin_convertvector(small, Wide);
+#else
+      asm("vpmovzxbd %1, %0" : "=v"(bits) : "m"(*reinterpret_cast<const InMemory<std::uint8_t>*>(from)));
+#endif
+    }
+  }
+
+  /// Converts kLanes 8-bit floats: E5M2 exactly, E4M3 to numbers that are 256 times too small.
+  template <DType kDType>
+  static ATTN_INLINE V widen_f16_of(const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      Array<std::uint16_t, kLanes> halves;
+      halves_of_float8<kDType>(from, halves);
+      return widen_f16(reinterpret_cast<const std::byte*>(halves));
+    } else {
+      // The sign is extended to 16 bits; the shift moves its copies to the upper bits of the exponent, where they are 0.
+      // The last two codes of E4M3 are NaN.
+      constexpr int kShift = kDType == DType::f8_e4m3 ? 7 : 8;
+      constexpr std::int16_t kMagnitude = 0x7f << 7;
+#if defined(__clang__)
+      typedef std::int8_t Small __attribute__((ext_vector_type(kLanes)));
+      typedef std::int16_t Halves __attribute__((ext_vector_type(kLanes)));
+      typedef __fp16 Half __attribute__((ext_vector_type(kLanes)));
+      typedef float Wide __attribute__((ext_vector_type(kLanes)));
+      Small small;
+      std::memcpy(&small, from, sizeof(small));
+      Halves halves = __builtin_convertvector(small, Halves) << kShift;
+#else
+      typedef std::int16_t Halves __attribute__((vector_size(Bytes / 2)));
+      Halves halves;
+      asm("vpmovsxbw %1, %0" : "=v"(halves) : "m"(*reinterpret_cast<const InMemory<std::int8_t>*>(from)));
+      halves <<= kShift;
+#endif
+      if constexpr (kDType == DType::f8_e4m3) {
+        halves &= static_cast<std::int16_t>(~0x4000);
+        halves |= (Halves)((halves & kMagnitude) == kMagnitude) & std::int16_t{0x7c00};
+      }
+#if defined(__clang__)
+      return {(Raw) __builtin_convertvector((Half)halves, Wide)};
+#else
+      Raw wide;
+      asm("vcvtph2ps %1, %0" : "=v"(wide) : "v"(halves));
       return {wide};
 #endif
     }
@@ -168,6 +235,17 @@ struct HalfVec<16> {
     std::memcpy(&four, from, sizeof(four));
     return {(Raw)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))))};
   }
+  template <DType kDType>
+  static ATTN_INLINE V widen_f16_of(const std::byte* from) {
+    std::uint16_t halves[4];
+    halves_of_float8<kDType>(from, halves);
+    return widen_f16(reinterpret_cast<const std::byte*>(halves));
+  }
+  static ATTN_INLINE void load_bytes(RawVec<float, 16, std::uint32_t>::type& bits, const std::byte* from) {
+    std::uint32_t four;
+    std::memcpy(&four, from, sizeof(four));
+    bits = (RawVec<float, 16, std::uint32_t>::type)vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+  }
   static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) {
     const float16x4_t half = vcvt_f16_f32((float32x4_t)x.raw);
     std::memcpy(to, &half, sizeof(half));
@@ -186,3 +264,39 @@ struct HalfVec<16> {
 #if ATTN_X86 && defined(ATTN_SOFTWARE_AVX512)
 #include <support/software_avx512.h>
 #endif
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Exact conversions of elements that only caches have.
+template <int Bytes>
+struct SmallVec {
+  using V = Vec<float, Bytes>;
+  using Raw = typename V::Raw;
+  using Bits = typename RawVec<float, Bytes, std::uint32_t>::type;
+
+  /// Converts 8-bit floats, by way of f16: the same exponents for E5M2, smaller by 8 for E4M3.
+  template <DType kDType>
+  static ATTN_INLINE V widen_f8(const std::byte* from) {
+    const V x = HalfVec<Bytes>::template widen_f16_of<kDType>(from);
+    return kDType == DType::f8_e4m3 ? x * 256.0f : x;
+  }
+
+  /// Converts numbers of a block of 4-bit integers, from number `first` on, a multiple of the lanes.
+  template <DType kDType>
+  static ATTN_INLINE V widen_i4(const std::byte* block, Index first) {
+    constexpr Index kHalf = Int4::kNumbers / 2;
+    Bits digits;
+    HalfVec<Bytes>::load_bytes(digits, block + first % kHalf);
+    digits = (digits >> static_cast<int>(first / kHalf * 4)) & 15u;
+    const float scale = from_bf16(block + kHalf);
+    const float zero = kDType == DType::i4 ? -8 * scale : from_bf16(block + kHalf + 2);
+    return V::multiply_add(__builtin_convertvector((typename V::IntRaw)digits, Raw), scale, V::broadcast(zero).raw);
+  }
+
+ private:
+  static ATTN_INLINE float from_bf16(const std::byte* from) {
+    return std::bit_cast<float>(std::uint32_t{from_bytes<std::uint16_t>(from)} << 16);
+  }
+};
+
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

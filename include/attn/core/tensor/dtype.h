@@ -10,19 +10,30 @@
 #include <Eigen/Core>
 
 #include "attn/core/base/cpu.h"
+#include "attn/element_types.h"
 #include "attn/isa.h"
 #include "attn/types.h"
 
 namespace attn::detail {
 
-/// How an element is stored: in the type of the arithmetic, as a 16-bit float, or as a small integer.
+/// How an element is stored: in the type of the arithmetic, as a float of fewer bits, or as a small integer.
 enum class DType : unsigned char {
   native,
   f16,   ///< IEEE 754 binary16: 5 bits of exponent, 10 of fraction
   bf16,  ///< the upper half of a float: 8 bits of exponent, 7 of fraction
-  i8,    ///< an integer from -127 to 127, whose scale is stored elsewhere
+  // Only caches have the following types. Each cache brings the kernels for its own type.
+  i8,             ///< an integer from -127 to 127, whose scale is stored elsewhere
+  f8_e4m3,        ///< Float8E4M3
+  f8_e5m2,        ///< Float8E5M2
+  i4,             ///< Int4: 32 elements with their scale
+  i4_asymmetric,  ///< Int4Asymmetric
 };
-constexpr int kDTypes = 4;  ///< number of enumerators of DType
+constexpr int kDTypes = 8;  ///< number of enumerators of DType
+
+/// Elements that are stored in one block: several only if they share a scale in memory.
+constexpr Index elements_of_block(DType dtype) {
+  return dtype == DType::i4 || dtype == DType::i4_asymmetric ? Int4::kNumbers : 1;
+}
 
 template <class T>
 constexpr DType dtype_of = DType::native;
@@ -65,9 +76,9 @@ inline namespace ATTN_BUILT_FOR {
 // Code that depends on the type of an element is a switch without a default, so that the compiler reports the places
 // where a new type is missing: here, and for vectors in core/kernels/packing_kernels.h.
 
-/// Bytes of an element of this type, if the arithmetic is in T.
+/// Bytes of a block of this type, if the arithmetic is in T.
 template <class T>
-constexpr Index size_of_element(DType dtype) {
+constexpr Index size_of_block(DType dtype) {
   switch (dtype) {
     case DType::native:
       return static_cast<Index>(sizeof(T));
@@ -75,9 +86,31 @@ constexpr Index size_of_element(DType dtype) {
     case DType::bf16:
       return 2;
     case DType::i8:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
       return 1;
+    case DType::i4:
+      return sizeof(Int4);
+    case DType::i4_asymmetric:
+      return sizeof(Int4Asymmetric);
   }
   __builtin_unreachable();
+}
+/// Bytes of `count` elements from the beginning of a block on. The last block may be filled in part.
+template <class T>
+constexpr Index size_of_elements(DType dtype, Index count) {
+  return (elements_of_block(dtype) == 1 ? count : (count + Int4::kNumbers - 1) / Int4::kNumbers) *
+         size_of_block<T>(dtype);
+}
+/// Bytes before the block that element `index` is in.
+template <class T>
+constexpr Index offset_of_element(DType dtype, Index index) {
+  return (elements_of_block(dtype) == 1 ? index : index / Int4::kNumbers) * size_of_block<T>(dtype);
+}
+/// Bytes of an element of a type that has no blocks of several, which caches alone have.
+template <class T>
+constexpr Index size_of_element(DType dtype) {
+  return size_of_block<T>(dtype);
 }
 
 /// Read and write an X as bytes, because the elements were not declared with this type.
@@ -92,9 +125,9 @@ void to_bytes(std::byte* to, X x) {
   std::memcpy(to, &x, sizeof(x));
 }
 
-/// Loads an element exactly, as a T. Native elements are read as they are; other types are converted.
+/// Loads element `index` of a block exactly, as a T. Native elements are read as they are; other types are converted.
 template <class T>
-T load_other_number(DType dtype, const std::byte* from) {
+T load_other_number(DType dtype, const std::byte* from, Index index = 0) {
   switch (dtype) {
     case DType::native:
       break;
@@ -104,6 +137,14 @@ T load_other_number(DType dtype, const std::byte* from) {
       return static_cast<T>(static_cast<float>(from_bytes<Eigen::bfloat16>(from)));
     case DType::i8:
       return static_cast<T>(from_bytes<std::int8_t>(from));
+    case DType::f8_e4m3:
+      return static_cast<T>(static_cast<float>(from_bytes<Float8E4M3>(from)));
+    case DType::f8_e5m2:
+      return static_cast<T>(static_cast<float>(from_bytes<Float8E5M2>(from)));
+    case DType::i4:
+      return static_cast<T>(from_bytes<Int4>(from)[index]);
+    case DType::i4_asymmetric:
+      return static_cast<T>(from_bytes<Int4Asymmetric>(from)[index]);
   }
   __builtin_unreachable();
 }
@@ -112,7 +153,7 @@ template <class T>
   return dtype == DType::native ? from_bytes<T>(from) : load_other_number<T>(dtype, from);
 }
 
-/// Stores an element, rounded to nearest, ties to even. An integer must be in range.
+/// Stores an element, rounded to nearest, ties to even.
 template <class T>
 void store_other_number(DType dtype, std::byte* to, T x) {
   switch (dtype) {
@@ -123,7 +164,11 @@ void store_other_number(DType dtype, std::byte* to, T x) {
     case DType::bf16:
       return to_bytes(to, Eigen::bfloat16(static_cast<float>(x)));
     case DType::i8:
-      return to_bytes(to, static_cast<std::int8_t>(std::nearbyint(x)));
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+    case DType::i4:
+    case DType::i4_asymmetric:
+      break;  // only caches write these, row by row
   }
   __builtin_unreachable();
 }

@@ -46,7 +46,7 @@ class DTypeView {
   /// A view from element `offset` on, with other sizes and strides.
   DTypeView part(Index offset, const Shape& shape, const Shape& strides) const {
     DTypeView of = *this;
-    of.data_ += offset * size_of_element();
+    of.data_ += offset_of_element<T>(dtype_, offset);
     of.shape_ = shape;
     of.strides_ = strides;
     return of;
@@ -59,11 +59,12 @@ class DTypeView {
   Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
   Index stride(int i) const { return strides_[static_cast<std::size_t>(i)]; }
   Index size_of_element() const { return detail::size_of_element<T>(dtype_); }
+  Index size_of_row() const { return size_of_elements<T>(dtype_, dim(3)); }  ///< if its elements are contiguous
 
   /// The rows of a head from `row` on.
   DTypeRows<Byte> rows(Index batch, Index head, Index row = 0) const {
     const Index offset = batch * stride(0) + head * stride(1) + row * stride(2);
-    return {data_ + offset * size_of_element(), dtype_, stride(2), stride(3)};
+    return {data_ + offset_of_element<T>(dtype_, offset), dtype_, stride(2), stride(3)};
   }
 
   /// One head of a tensor that is stored as T.
@@ -86,8 +87,10 @@ void store_number(const RowsToWrite& rows, Index i, Index j, T x) {
 }
 template <class T>
 T load_number(const RowsToRead& rows, Index i, Index j) {
-  const Index offset = (i * rows.stride + j * rows.column) * size_of_element<T>(rows.dtype);
-  return load_number<T>(rows.dtype, rows.data + offset);
+  const Index offset = i * rows.stride + j * rows.column;
+  const std::byte* const from = rows.data + offset_of_element<T>(rows.dtype, offset);
+  return elements_of_block(rows.dtype) == 1 ? load_number<T>(rows.dtype, from)
+                                            : load_other_number<T>(rows.dtype, from, offset % Int4::kNumbers);
 }
 
 }  // namespace attn::detail
