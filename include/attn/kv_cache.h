@@ -246,6 +246,19 @@ class KvCache {
   /// @deprecated Renamed to view().
   [[deprecated("renamed to view()")]] KvView<Computed> batch() const { return view(); }
 
+  /// Rotates all keys by the angles of another rope instead, which then also rotates the queries and the keys that
+  /// follow: LongRoPE's factors for long contexts, or another base. Each stored key is rounded once more, as by drop(),
+  /// and attention factors are applied. Layers with a rope need the same change: MultiHeadAttention::change_rope().
+  /// @throws std::invalid_argument if the cache has no rope, or if the new one rotates other pairs of features.
+  void change_rope(const Rope& rope) {
+    detail::check_rope_change(config_.rope ? &*config_.rope : nullptr, rope);
+    Rope changed = rope;
+    typename Pages::Mover mover(pages_, &*config_.rope);
+    for (Index s = 0; s < config_.batch; ++s)
+      pages_.change_rope(mover, rope, s, {0, length(s)}, positions_[at(s)].rows());
+    config_.rope = std::move(changed);
+  }
+
  private:
   friend class detail::AppendUndo<KvCache>;
   struct Marks {

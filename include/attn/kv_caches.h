@@ -193,6 +193,39 @@ class KvCaches {
   /// The scales of a layer's values; see key_scales().
   TensorView<const float, 3> value_scales(Index layer) const { return of(layer).values().scales; }
 
+  /// Rotates the keys of all layers that have a rope by the angles of another one instead; see KvCache::change_rope().
+  /// @throws std::invalid_argument if no layer has a rope, if the new one rotates other pairs of features, or if a step
+  /// is open.
+  void change_rope(const Rope& rope) {
+    std::vector<std::optional<Rope>> changed = ropes(config_);
+    for (std::optional<Rope>& of_layer : changed)
+      if (of_layer) of_layer = rope;
+    change_ropes(std::move(changed));
+  }
+  /// The same with a rope for each layer; layers without one have none in the list either.
+  void change_ropes(std::vector<std::optional<Rope>> changed) {
+    detail::PagedLayers<T>& storage = unopened("change_rope");
+    const Index given = static_cast<Index>(changed.size());
+    detail::require(given == layers() || (given == 1 && config_.ropes.empty()), "change_rope: got ", given,
+                    " ropes for ", layers(), " layers");
+    bool has_rope = false;
+    for (Index layer = 0; layer < given; ++layer) {
+      const std::optional<Rope>& to = changed[static_cast<std::size_t>(layer)];
+      detail::require(to.has_value() == (storage.rope(layer) != nullptr), "change_rope: layer ", layer, " has ",
+                      to ? "no rope, so its keys are not rotated" : "a rope, and needs another one");
+      if (to) detail::check_rope_change(storage.rope(layer), *to);
+      has_rope |= to.has_value();
+    }
+    if (!has_rope) detail::check_rope_change(nullptr, Rope({.head_dim = 2}));
+    KvCachesConfig config = config_;
+    if (config.ropes.empty() && given == 1)
+      config.rope = changed.front();
+    else
+      config.rope.reset(), config.ropes = changed;
+    storage.change_ropes(std::move(changed));
+    config_ = std::move(config);
+  }
+
  private:
   friend class KvStep<T>;
   friend class KvLayer<T>;

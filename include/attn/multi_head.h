@@ -71,6 +71,9 @@ class MultiHeadAttention {
 
   /// The configuration, with the defaults filled in.
   const MultiHeadConfig& config() const { return parameters_.config(); }
+  /// Replaces the rope of the layer, as KvCache::change_rope() does for the keys in its cache.
+  /// @throws std::invalid_argument if the layer has no rope, or if the new one has another head_dim.
+  void change_rope(const Rope& rope) { parameters_.change_rope(rope); }
   /// The number of features of a head of query and key.
   Index head_dim() const { return config().head_dim; }
 

@@ -234,6 +234,15 @@ class PagedKvCache {
   /// The scales of the values; see key_scales().
   TensorView<const float, 3> value_scales() const { return storage_.pages(0).values().scales; }
 
+  /// Rotates all keys by the angles of another rope instead; see KvCache::change_rope().
+  /// @throws std::invalid_argument if the cache has no rope, or if the new one rotates other pairs of features.
+  void change_rope(const Rope& rope) {
+    detail::check_rope_change(storage_.rope(0), rope);
+    std::optional<Rope> changed = rope;
+    storage_.change_ropes({rope});
+    config_.rope = std::move(changed);
+  }
+
  private:
   using Tokens = detail::NewTokens<T>;
   friend class KvSequences<PagedKvCache>;

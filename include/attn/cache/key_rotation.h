@@ -55,8 +55,8 @@ struct RotationKernels {
   }
 };
 
-/// The rotation of keys by a number of positions. It does not apply the rope's attention_factor(), because keys were
-/// multiplied by it when they were appended.
+/// The rotation of stored keys by a number of positions, or from the angles of one rope to those of another. Keys were
+/// multiplied by the rope's attention_factor() when they were appended; only a change of that factor is applied.
 template <class T>
 class KeyRotation {
  public:
@@ -76,16 +76,14 @@ class KeyRotation {
   void set(Index positions) {
     if (positions == positions_) return;
     positions_ = positions;
-    using Real = std::common_type_t<T, double>;
-    for (Index i = 0; i < pairs_; ++i) {
-      const Real angle =
-          static_cast<Real>(positions) * static_cast<Real>(rope_->frequencies()[static_cast<std::size_t>(i)]);
-      const T cos = static_cast<T>(std::cos(angle)), sin = static_cast<T>(std::sin(angle));
-      const auto at = static_cast<std::size_t>(interleaved_ ? 2 * i : i);
-      cos_[at] = cos;
-      sin_[at] = interleaved_ ? -sin : sin;
-      if (interleaved_) cos_[at + 1] = cos, sin_[at + 1] = sin;
-    }
+    set(
+        positions, [&](std::size_t i) { return rope_->frequencies()[i]; }, 1);
+  }
+  /// For a key at this position that gets the angles of `to`, a rope with the same pairs.
+  void set_change(const Rope& to, Index position) {
+    set(
+        position, [&](std::size_t i) { return to.frequencies()[i] - rope_->frequencies()[i]; },
+        to.attention_factor() / rope_->attention_factor());
   }
 
   /// Rotates contiguous rows; see RotationKernels.
@@ -96,11 +94,37 @@ class KeyRotation {
  private:
   using Rows = void(const T*, T*, Index, Index, const T*, const T*, Index);
 
+  /// Sets angle i to positions * frequency(i); its cosine and sine are multiplied by `factor`.
+  template <class Frequency>
+  void set(Index positions, const Frequency& frequency, double factor) {
+    using Real = std::common_type_t<T, double>;
+    for (Index i = 0; i < pairs_; ++i) {
+      const Real angle = static_cast<Real>(positions) * static_cast<Real>(frequency(static_cast<std::size_t>(i)));
+      const T cos = static_cast<T>(std::cos(angle) * static_cast<Real>(factor)),
+              sin = static_cast<T>(std::sin(angle) * static_cast<Real>(factor));
+      const auto at = static_cast<std::size_t>(interleaved_ ? 2 * i : i);
+      cos_[at] = cos;
+      sin_[at] = interleaved_ ? -sin : sin;
+      if (interleaved_) cos_[at + 1] = cos, sin_[at + 1] = sin;
+    }
+  }
+
   const Rope* rope_;
   Rows* rows_ = nullptr;
   Index positions_ = 0, pairs_ = 0;
   bool interleaved_ = false;
   std::vector<T> cos_, sin_;
 };
+
+/// Checks that the keys that `from` rotated can be given the angles of `to`.
+inline void check_rope_change(const Rope* from, const Rope& to) {
+  require(from != nullptr, "change_rope: the cache has no rope, so its keys are not rotated; construct it with .rope");
+  const RopeConfig &a = from->config(), &b = to.config();
+  require(a.head_dim == b.head_dim && a.rotary_dim == b.rotary_dim && a.pairs == b.pairs,
+          "change_rope: the rope of the cache rotates ", a.rotary_dim, " of ", a.head_dim, " features in ",
+          a.pairs == RopePairs::halves ? "halves" : "interleaved pairs", ", the new one ", b.rotary_dim, " of ",
+          b.head_dim, " in ", b.pairs == RopePairs::halves ? "halves" : "interleaved pairs",
+          "; stored keys can only be rotated further, in the same pairs");
+}
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

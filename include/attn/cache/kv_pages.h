@@ -295,6 +295,16 @@ class KvPages {
     std::vector<Computed> packed_;
   };
 
+  /// Gives the keys in rows `rows` of a page the angles of `to` instead of those of the mover's rope; position_of(row)
+  /// is the position by which a row has been rotated. Neither allocates nor throws.
+  template <class PositionOf>
+  void change_rope(Mover& m, const Rope& to, Index page, const Range& rows, const PositionOf& position_of) const {
+    for (Index row = rows.begin; row < rows.end; ++row) {
+      m.rotation_.set_change(to, position_of(row));
+      keys().rotate({page, row, page, row, 1, 0}, m.family_, m.rotation_, m.packed_.data(), Mover::kMost);
+    }
+  }
+
   /// Moves tokens as plan_removal() says, and rotates their keys. Neither allocates nor throws.
   void move(Mover& m, std::span<const RowMove> moves) {
     const TokenRows<T> keys = this->keys(), values = this->values();

@@ -90,9 +90,15 @@ class PageTables {
         free_(pages) {}
 
   Index pages() const { return static_cast<Index>(users_.size()); }
+  Index sinks() const { return sinks_; }
   Index free_pages() const { return free_.size(); }
   Index count() const { return static_cast<Index>(sequences_.size()); }
   bool has(Index sequence) const { return sequences_.count(sequence) > 0; }
+  /// Calls visit(sequence) for all sequences, in any order.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const auto& [number, sequence] : sequences_) visit(sequence);
+  }
   /// @throws std::invalid_argument if the sequence does not exist.
   const Sequence& of(Index sequence) const {
     const auto found = sequences_.find(sequence);

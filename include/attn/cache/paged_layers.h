@@ -86,6 +86,33 @@ class PagedLayers {
     keep(sequence, tables.rows_of_path(sequence, path), false);
   }
 
+  /// See KvCaches. Rows of a page that several sequences share have the same positions in all of them.
+  void change_ropes(std::vector<std::optional<Rope>> to) {
+    std::vector<typename KvPages<T>::Mover> movers;
+    movers.reserve(pages_.size());
+    std::vector<Index> done(static_cast<std::size_t>(tables.pages()), 0);  // rows of each page
+    for (std::size_t layer = 0; layer < pages_.size(); ++layer)
+      movers.emplace_back(pages_[layer], rope(static_cast<Index>(layer)));
+    const auto change = [&](std::span<const Index> list, Index length, const RowPositions& positions, Index shift) {
+      const Index size = pages_.front().page_size();
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        const Index first = static_cast<Index>(i) * size;
+        Index& from = done[static_cast<std::size_t>(list[i])];
+        const Range rows{from, std::max(from, std::min(size, length - first))};
+        for (std::size_t layer = 0; layer < pages_.size(); ++layer)
+          if (const auto& changed = to[to.size() == 1 ? 0 : layer])
+            pages_[layer].change_rope(movers[layer], *changed, list[i], rows,
+                                      [&](Index row) { return positions(first + row) - shift; });
+        from = rows.end;
+      }
+    };
+    tables.for_each([&](const PageTables::Sequence& s) {
+      change(s.pages, s.length, s.positions.rows(), 0);
+      change(s.sink_pages, tables.sinks(), s.positions.rows(), s.sink_shift);
+    });
+    ropes_ = std::move(to);
+  }
+
  private:
   template <class Config>
   static std::vector<KvPages<T>> pages_of(const Config& config, Index layers) {

@@ -248,6 +248,12 @@ class MultiHeadParameters {
   }
 
   const MultiHeadConfig& config() const { return config_; }
+  void change_rope(const Rope& rope) {
+    require(config_.rope.has_value(), "change_rope: the layer has no rope; set MultiHeadConfig::rope");
+    require(rope.config().head_dim == config_.head_dim, "change_rope: head_dim is ", config_.head_dim,
+            ", but the head_dim of the rope is ", rope.config().head_dim);
+    config_.rope = Rope(rope);
+  }
   Parameters<T>& named() { return named_; }
   const Parameters<T>& named() const { return named_; }
 
