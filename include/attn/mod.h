@@ -204,8 +204,9 @@ struct WeightMod : detail::ModBase<detail::ModKind::weight> {
 
 /// Dropout: sets random weights to 0 after the softmax. Made by dropout().
 struct DropoutMod : detail::ModBase<detail::ModKind::dropout> {
-  double rate;         ///< the fraction of weights that become 0
-  std::uint64_t seed;  ///< determines which weights become 0
+  double rate;            ///< the fraction of weights that become 0
+  std::uint64_t seed;     ///< determines which weights become 0
+  Index first_batch = 0;  ///< the index of the call's first batch element among all
 };
 
 /// A mod that needs the sizes of the call and becomes a mask or a score mod when they are known. Made by bind_mod().

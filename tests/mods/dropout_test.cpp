@@ -59,6 +59,30 @@ TEST(Dropout, AllBitsOfPositionsMatter) {
       }
 }
 
+// A call on some batch elements, whose first has the index that it is given, drops the pairs of the whole batch.
+TEST(Dropout, MicroBatchesDropThePairsOfTheWholeBatch) {
+  Random random(2);
+  Arguments<float> a(Inputs({5, 2, 2, 9, 70, 4, 3}, random));
+  const auto q = a.q.cview(), k = a.k.cview(), v = a.v.cview();
+  const auto whole = attention(q, k, v, dropout(0.4, 7)).out;
+  Tensor<float, 4> grad(whole.shape());
+  std::fill_n(grad.data(), grad.size(), 1.0f);
+  const auto gradients = attention_backward(grad, q, k, v, attention(q, k, v, dropout(0.4, 7)), dropout(0.4, 7));
+  for (const auto& [first, count] : {std::pair<Index, Index>{0, 2}, {2, 3}}) {
+    const auto part = [&, first = first, count = count](const auto& t) { return t.slice(0, first, count); };
+    const auto mods = dropout(0.4, 7, first);
+    const auto got = attention(part(q), part(k), part(v), mods);
+    const auto naive = naive_attention(part(q), part(k), part(v), mods).out;
+    const auto of_part = attention_backward(part(std::as_const(grad).view()), part(q), part(k), part(v), got, mods);
+    for (Index b = 0; b < count; ++b)
+      for (Index h = 0; h < 2; ++h) {
+        EXPECT_TRUE(got.out.matrix(b, h) == whole.matrix(first + b, h)) << first + b;
+        EXPECT_TRUE(naive.matrix(b, h).isApprox(whole.matrix(first + b, h), 1e-5f)) << first + b;
+        EXPECT_TRUE(of_part.key.matrix(b, h).isApprox(gradients.key.matrix(first + b, h), 1e-5f)) << first + b;
+      }
+  }
+}
+
 // Query positions just below and above ±2^32, where the upper word changes within a tile, and negative ones.
 TEST(Dropout, TilesMayCrossWordBoundaries) {
   Random random(1);

@@ -88,6 +88,10 @@ inline void add_documents(MaskRows& rows, const Setting& s) {
   add_mask(rows, "documents" + list(packed), attn::documents(packed), same(packed));
   add_mask(rows, "documents_at" + list(offsets), attn::documents_at(offsets), same(packed));
   add_mask(rows, "documents, mixed" + list(mixed), attn::documents(mixed), same(mixed));
+  std::vector<decltype(attn::documents(packed))> of_each;
+  for (Index b = 0; b < s.sizes.batch; ++b) of_each.push_back(attn::documents(b % 2 ? mixed : packed));
+  add_mask(rows, "by_batch(documents)", attn::by_batch(of_each),
+           [=](const Pair& p) { return p.batch % 2 ? same(mixed)(p) : same(packed)(p); });
 }
 
 /// Two tables of offsets, which are independent of positions.
@@ -261,6 +265,10 @@ inline void add_logic(MaskRows& rows, const Setting& s) {
   add_mask(rows, "any_of(window, global)", attn::any_of(attn::sliding_window(window, 2), attn::global_tokens({key})),
            [=](const Pair& p) { return (p.q - p.kv <= window && p.kv - p.q <= 2) || p.q == key || p.kv == key; });
   add_mask(rows, "not_(causal)", attn::not_(attn::causal()), [](const Pair& p) { return p.kv > p.q; });
+  std::vector<decltype(attn::sliding_window(window))> windows;
+  for (Index b = 0; b < s.sizes.batch; ++b) windows.push_back(attn::sliding_window(window + 3 * b));
+  add_mask(rows, "by_batch(windows)", attn::by_batch(windows),
+           [=](const Pair& p) { return p.kv <= p.q && p.q - p.kv <= window + 3 * p.batch; });
   add_mask(rows, "all_of(causal, not_(window))", attn::all_of(attn::causal(), attn::not_(attn::sliding_window(window))),
            [=](const Pair& p) { return p.q - p.kv > window; });
   const auto lengths = draw_key_lengths(s);

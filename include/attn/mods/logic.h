@@ -1,9 +1,11 @@
-// any_of(), all_of() and not_(): combinations of masks.
+// any_of(), all_of(), not_() and by_batch(): combinations of masks.
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "attn/core/base/ranges.h"
 #include "attn/core/mods/bound_mods.h"
@@ -90,6 +92,17 @@ struct Not {
   static Range kv_range(Range all, Range) { return all; }
 };
 
+/// The masks of a call's batch elements, from batch element `first` on.
+template <class Bound>
+struct MasksByBatch {
+  static constexpr bool kIsOpaque = Bound::kIsOpaque;
+  std::shared_ptr<const std::vector<Bound>> masks;
+  Index first;
+
+  const Bound& of(Index batch) const { return (*masks)[static_cast<std::size_t>(batch - first)]; }
+  Coverage operator()(const Tile& t) const { return of(t.batch).coverage(t); }
+};
+
 }  // namespace detail
 
 /// Keeps the pairs that at least one of the masks keeps: their union. (Masks joined with | intersect.)
@@ -122,6 +135,33 @@ auto all_of(M... masks) {
 template <class M>
 auto not_(M mask) {
   return detail::combined_mask<detail::Not>(std::move(mask));
+}
+
+/// Gives each batch element, or each sequence of a cache, a mask of its own: element b keeps the pairs that masks[b]
+/// keeps. Tiles cost what they cost with that mask alone. Masks of any kind will do, if all have the same type.
+///
+///     by_batch(std::vector{documents({0, 0, 1, 1}), documents({0, 1, 1, 1})})   // element 0, element 1
+///
+/// @throws std::invalid_argument from the attention call, unless there is one mask per batch element; and what the masks
+/// throw.
+template <class M>
+auto by_batch(std::vector<M> masks) {
+  static_assert(detail::check_mods<M>());
+  return bind_mod([masks = std::move(masks)](const Problem& problem) {
+    using Bound = decltype(detail::bind(masks[0], problem));
+    static_assert(detail::has_only_masks<Bound>, "attn::by_batch: the arguments must be masks");
+    const Index given = static_cast<Index>(masks.size());
+    detail::require(given == problem.batch, "by_batch has ", given, " masks for a batch of ", problem.batch,
+                    "; give one per batch element");
+    // Of a cache, each sequence is bound alone, because sequences have different lengths.
+    const Index first = problem.sequence.value_or(0), end = problem.sequence ? first + 1 : given;
+    std::vector<Bound> bound;
+    bound.reserve(static_cast<std::size_t>(end - first));
+    for (Index b = first; b < end; ++b) bound.push_back(detail::bind(masks[static_cast<std::size_t>(b)], problem));
+    const detail::MasksByBatch<Bound> all{std::make_shared<const std::vector<Bound>>(std::move(bound)), first};
+    return mask_mod([all](const Position& p) { return all.of(p.batch).keep(p); }, all,
+                    [all](const Tile& t) { return all.of(t.batch).kv_range(t); });
+  });
 }
 
 }  // namespace attn

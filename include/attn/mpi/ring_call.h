@@ -102,6 +102,7 @@ void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
     mods.of(0).each_dropout([&](const DropoutMod& mod) {
       hash.add(mod.rate);
       hash.add(mod.seed);
+      hash.add(static_cast<std::int64_t>(mod.first_batch));
     });
     for (Index head = 0; head < whole.heads; ++head) hash.add(mods.of(0).sink(head));
   }

@@ -126,7 +126,7 @@ extern const Eigen::Matrix<Eigen::half, Eigen::Dynamic, Eigen::Dynamic> half_k, 
 namespace padding {
 extern const attn::Tensor<float, 4> q, k, v;
 extern const attn::Tensor<bool, 2> key_padding_mask, attention_mask;
-extern const attn::Tensor<int, 2> document_of;
+extern const std::vector<attn::Index> ids_of_a, ids_of_b;
 extern const attn::Tensor<float, 4> zero_or_minus_infinity;
 extern const attn::Tensor<bool, 4> is_kept;
 }  // namespace padding

@@ -33,7 +33,7 @@ struct PairGrid {
 class DroppedPairs {
  public:
   explicit DroppedPairs(const DropoutMod& mod)
-      : seed_(mod.seed), dropped_words_(std::llround(std::ldexp(mod.rate, 32))) {}
+      : seed_(mod.seed), first_batch_(mod.first_batch), dropped_words_(std::llround(std::ldexp(mod.rate, 32))) {}
 
   /// Whether no pair is dropped. A rate below 2^-24 drops none: as a float, 1 / (1 - rate) would be 1.
   bool none() const { return dropped_words_ < 256; }
@@ -42,7 +42,7 @@ class DroppedPairs {
 
   template <class Words>
   [[gnu::always_inline]] Threefry<Words> generator(const Position& p) const {
-    const std::uint32_t key[] = {lower(seed_), upper(seed_), static_cast<std::uint32_t>(p.batch),
+    const std::uint32_t key[] = {lower(seed_), upper(seed_), static_cast<std::uint32_t>(first_batch_ + p.batch),
                                  static_cast<std::uint32_t>(p.head)};
     return Threefry<Words>(key);
   }
@@ -60,6 +60,7 @@ class DroppedPairs {
 
  private:
   std::uint64_t seed_;
+  Index first_batch_;
   std::int64_t dropped_words_;  ///< number of words, out of 2^32, for which a pair is dropped
 };
 
