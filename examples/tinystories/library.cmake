@@ -7,6 +7,7 @@ add_library(
   ${CMAKE_CURRENT_LIST_DIR}/checkpoint.cpp
   ${CMAKE_CURRENT_LIST_DIR}/generate.cpp
   ${CMAKE_CURRENT_LIST_DIR}/layers.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/perplexity.cpp
   ${CMAKE_CURRENT_LIST_DIR}/same_bits.cpp
   ${CMAKE_CURRENT_LIST_DIR}/sampler.cpp
   ${CMAKE_CURRENT_LIST_DIR}/tokenizer.cpp

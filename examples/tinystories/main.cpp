@@ -2,17 +2,21 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "../training/command_line.h"
 #include "generate.h"
+#include "perplexity.h"
 #include "program.h"
 #include "same_bits.h"
 
@@ -29,6 +33,8 @@ struct Request {
   std::string prompt;
   std::optional<Index> steps;
   std::string cache = "contiguous";
+  std::string cache_type = "f32";
+  std::string text;  // whose perplexity is printed
   std::optional<Index> page_size;
   std::optional<int> threads;
   bool token_by_token = false;
@@ -50,8 +56,12 @@ Index steps_of(const Request& request, const Config& config) {
   return steps == 0 ? config.seq_len : steps;
 }
 
+constexpr const char* kCacheTypes[] = {"f32", "bf16", "f8", "i8", "i4"};  // in the order of CacheType
+
 CacheOptions cache_of(const Request& request, const Config& config, Index steps) {
-  return {.paged = request.cache == "paged",
+  const auto type = std::find(std::begin(kCacheTypes), std::end(kCacheTypes), request.cache_type);
+  return {.type = static_cast<CacheType>(type - std::begin(kCacheTypes)),
+          .paged = request.cache == "paged",
           .capacity = steps,
           .page_size = at_most_seq_len(request, config, "--page-size", request.page_size, 64)};
 }
@@ -84,6 +94,22 @@ void print_bits(const Transformer& network, const Tokens& tokens, const attn::Op
   if (differing > 0) throw std::runtime_error("the bits of " + std::to_string(differing) + " rows differ");
 }
 
+/// Prints the perplexity of a text, and the size of the cache.
+void print_perplexity(const Request& request, const Transformer& network, const Tokenizer& tokenizer) {
+  constexpr std::uint64_t kMost = std::uint64_t(1) << 24;
+  BinaryFile file{std::filesystem::path(request.text)};
+  if (file.size() > kMost)
+    throw FileError(request.text, "has " + std::to_string(file.size()) + " bytes, more than " + std::to_string(kMost));
+  const Tokens tokens = tokenizer.encode(file.bytes(static_cast<std::uint32_t>(file.size()), "the text"));
+  const Index capacity = network.config().seq_len;
+  Context context(network.config(), cache_of(request, network.config(), capacity));
+  const double found = perplexity(network, tokens, context, {.executor = executor_of(request.threads)});
+  std::cout << "tokens           " << tokens.size() - 1 << '\n'
+            << "perplexity       " << std::fixed << std::setprecision(4) << found << '\n'
+            << "bytes of cache   " << context.bytes() << ", for " << capacity << " tokens\n";
+  if (!std::cout.flush()) throw std::runtime_error("standard output cannot be written");
+}
+
 void run(const Request& request) {
   SamplerOptions options = request.sampler;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -93,6 +119,7 @@ void run(const Request& request) {
   const Transformer network = request.files.read_network();
   const Config& config = network.config();
   const Tokenizer tokenizer = request.files.read_tokenizer(config);
+  if (!request.text.empty()) return print_perplexity(request, network, tokenizer);
   const Index steps = steps_of(request, config);
   const Tokens prompt = tokenizer.encode(request.prompt);
   if (static_cast<Index>(prompt.size()) > config.seq_len)
@@ -130,6 +157,16 @@ void add_options(CLI::App& app, Request& request) {
   app.add_option("--cache", request.cache, "Cache for keys and values: contiguous (default) or paged")
       ->check(CLI::IsMember({"contiguous", "paged"}))
       ->option_text("contiguous|paged");
+  app.add_option("--cache-type", request.cache_type,
+                 "Numbers in the cache: 32-bit (default) or 16-bit floats, 8-bit floats (E4M3), or 8-bit or 4-bit "
+                 "integers with scales")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kCacheTypes), std::end(kCacheTypes))))
+      ->option_text("f32|bf16|f8|i8|i4");
+  app.add_option(
+         "--perplexity", request.text,
+         "Instead of generating, print how well the network predicts the text in this file, and the size of the "
+         "cache")
+      ->option_text("FILE");
   app.add_option("--page-size", request.page_size, "Tokens per page of the paged cache")
       ->check(whole_number(1, kMostTokens))
       ->option_text("NUMBER [64]");

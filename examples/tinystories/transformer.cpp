@@ -4,7 +4,6 @@
 #include <string>
 
 #include <attn/mods/causal.h>
-#include <attn/mods/tree.h>
 
 #include "layers.h"
 
@@ -30,23 +29,46 @@ attn::KvCachesConfig caches_of(const Config& config, const CacheOptions& options
 
 }  // namespace
 
+Context::Caches Context::make(const Config& config, const CacheOptions& options) {
+  const attn::KvCachesConfig sizes = caches_of(config, options);
+  switch (options.type) {
+    case CacheType::f32:
+      return attn::KvCaches<float>(sizes);
+    case CacheType::bf16:
+      return attn::KvCaches<Eigen::bfloat16>(sizes);
+    case CacheType::f8:
+      return attn::KvCaches<attn::Float8E4M3>(sizes);
+    case CacheType::i8:
+      return attn::KvCaches<std::int8_t>(sizes);
+    case CacheType::i4:
+      return attn::KvCaches<attn::Int4>(sizes);
+  }
+  throw std::invalid_argument("unknown type of cache");
+}
+
 Context::Context(const Config& config, const CacheOptions& options)
-    : capacity_(options.capacity), has_window_(options.window > 0), caches_(caches_of(config, options)) {
-  for (Index i = 0; i < options.batch; ++i) sequences_.push_back(caches_.add());
+    : capacity_(options.capacity), has_window_(options.window > 0), caches_(make(config, options)) {
+  std::visit(
+      [&](auto& caches) {
+        for (Index i = 0; i < options.batch; ++i) sequences_.push_back(caches.add());
+      },
+      caches_);
 }
 
 void Context::truncate(Index length) {
-  for (const Index sequence : sequences_) caches_.truncate(sequence, length);
+  std::visit(
+      [&](auto& caches) {
+        for (const Index sequence : sequences_) caches.truncate(sequence, length);
+      },
+      caches_);
 }
 
 void Context::accept(std::span<const Index> path) {
-  for (const Index sequence : sequences_) caches_.accept(sequence, path);
-}
-
-attn::KvStep<float> Context::step(Index n, std::span<const Index> parents) {
-  if (parents.empty()) return caches_.step(sequences_, n);
-  return caches_.step(sequences_, n,
-                      {.positions = attn::tree_positions(parents, caches_.position(sequences_.front(), length()))});
+  std::visit(
+      [&](auto& caches) {
+        for (const Index sequence : sequences_) caches.accept(sequence, path);
+      },
+      caches_);
 }
 
 Matrix Transformer::forward(std::span<const Index> tokens, Context& context, const attn::Options& options,
@@ -58,19 +80,19 @@ Matrix Transformer::forward(std::span<const Index> tokens, Context& context, con
   if (n == 0 || !context.has_space(n))
     throw std::invalid_argument("forward: " + std::to_string(n) + " tokens after " + std::to_string(context.length()) +
                                 " do not fit in a context of " + std::to_string(context.capacity()));
-  Matrix x = embedded(tokens);
+  Matrix x = embedded(tokens), states;
   const auto drafts = attn::tree(parents);
-  auto step = context.step(n, parents);
-  for (Index l = 0; l < config().n_layers; ++l) {
-    if (parents.empty())
-      attend(x, l, context, step, attn::causal(), options, observer);
-    else
-      attend(x, l, context, step, drafts, options, observer);
-    const LayerWeights weights = checkpoint_.layer(l);
-    x += feed_forward(rms_norm(x, weights.rms_ffn), weights.w1, weights.w2, weights.w3, options);
-  }
-  Matrix states = rms_norm(x, checkpoint_.rms_final());
-  step.commit();
+  context.step(n, parents, [&](const auto& step) {
+    for (Index l = 0; l < config().n_layers; ++l) {
+      if (parents.empty())
+        attend(x, l, context, step, attn::causal(), options, observer);
+      else
+        attend(x, l, context, step, drafts, options, observer);
+      const LayerWeights weights = checkpoint_.layer(l);
+      x += feed_forward(rms_norm(x, weights.rms_ffn), weights.w1, weights.w2, weights.w3, options);
+    }
+    states = rms_norm(x, checkpoint_.rms_final());
+  });
   return states;
 }
 
@@ -78,9 +100,9 @@ Matrix Transformer::logits(const Matrix& states, const attn::Options& options) c
   return linear(states, checkpoint_.classifier(), options);
 }
 
-template <class Mask>
-void Transformer::attend(Matrix& x, Index layer, const Context& context, const attn::KvStep<float>& step,
-                         const Mask& mask, const attn::Options& options, const Observer& observer) const {
+template <class Step, class Mask>
+void Transformer::attend(Matrix& x, Index layer, const Context& context, const Step& step, const Mask& mask,
+                         const attn::Options& options, const Observer& observer) const {
   const Config& c = config();
   const LayerWeights weights = checkpoint_.layer(layer);
   const Index batch = context.batch(), n = x.rows() / batch, first = context.length();
@@ -93,7 +115,7 @@ void Transformer::attend(Matrix& x, Index layer, const Context& context, const a
   const auto heads = [&](const Matrix& rows, Index count) {
     return attn::bshd(rows.data(), batch, n, count, c.head_dim());
   };
-  attn::KvLayer<float> cache = step.layer(layer);
+  auto cache = step.layer(layer);
   cache.append(heads(k, c.n_kv_heads), heads(v, c.n_kv_heads));
   attn::attention_into(attn::bshd(out.data(), batch, n, c.n_heads, c.head_dim()), heads(q, c.n_heads), cache, mask,
                        options);

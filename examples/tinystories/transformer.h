@@ -1,18 +1,25 @@
 // The network: attention from attn, the other layers from layers.h.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <attn/kv_caches.h>
+#include <attn/mods/tree.h>
 
 #include "checkpoint.h"
 
 namespace tinystories {
 
+/// How the numbers of keys and values are stored.
+enum class CacheType { f32, bf16, f8, i8, i4 };
+
 struct CacheOptions {
+  CacheType type = CacheType::f32;
   bool paged = false;    // in pages, rather than contiguous
   Index capacity = 0;    // tokens of each sequence; with a window, the most that are stored at once
   Index page_size = 64;  // tokens per page
@@ -27,8 +34,12 @@ class Context {
  public:
   Context(const Config& config, const CacheOptions& options);
 
-  Index length() const { return caches_.length(sequences_.front()); }
-  Index bytes() const { return caches_.bytes(); }
+  Index length() const {
+    return std::visit([&](const auto& caches) { return caches.length(sequences_.front()); }, caches_);
+  }
+  Index bytes() const {
+    return std::visit([](const auto& caches) { return caches.bytes(); }, caches_);
+  }
   Index capacity() const { return capacity_; }
   /// Whether n more tokens fit. A window always has space for one more.
   bool has_space(Index n) const { return has_window_ || n <= capacity_ - length(); }
@@ -37,14 +48,30 @@ class Context {
   void truncate(Index length);
   /// Keeps only one path of the tree of tokens that the last call of the network appended to each sequence.
   void accept(std::span<const Index> path);
-  /// Begins to append n tokens to each sequence: the nodes of a tree, or, without parents, tokens that follow each
-  /// other.
-  attn::KvStep<float> step(Index n, std::span<const Index> parents = {});
+  /// Appends n tokens to each sequence: the nodes of a tree, or, without parents, tokens that follow each other.
+  /// append(step) gets the KvStep, to which all layers append; if it throws, no token is appended.
+  template <class Append>
+  void step(Index n, std::span<const Index> parents, const Append& append) {
+    std::visit(
+        [&](auto& caches) {
+          attn::AppendOptions options;
+          if (!parents.empty())
+            options.positions = attn::tree_positions(parents, caches.position(sequences_.front(), length()));
+          auto step = caches.step(sequences_, n, options);
+          append(step);
+          step.commit();
+        },
+        caches_);
+  }
 
  private:
+  using Caches = std::variant<attn::KvCaches<float>, attn::KvCaches<Eigen::bfloat16>, attn::KvCaches<attn::Float8E4M3>,
+                              attn::KvCaches<std::int8_t>, attn::KvCaches<attn::Int4>>;
+  static Caches make(const Config& config, const CacheOptions& options);
+
   Index capacity_;
   bool has_window_;
-  attn::KvCaches<float> caches_;
+  Caches caches_;
   std::vector<Index> sequences_;
 };
 
@@ -79,8 +106,8 @@ class Transformer {
 
  private:
   /// Adds to each row of `x` its attention to the tokens that the mask keeps.
-  template <class Mask>
-  void attend(Matrix& x, Index layer, const Context& context, const attn::KvStep<float>& step, const Mask& mask,
+  template <class Step, class Mask>
+  void attend(Matrix& x, Index layer, const Context& context, const Step& step, const Mask& mask,
               const attn::Options& options, const Observer& observer) const;
 
   Matrix embedded(std::span<const Index> tokens) const;
