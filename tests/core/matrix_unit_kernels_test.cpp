@@ -21,8 +21,8 @@ constexpr Index kQueries = 32, kKeys = detail::kKeyTile;
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
 
 struct alignas(64) SoftmaxMemory {
-  float max[kQueries], sum[kQueries] = {}, sum_rest[kQueries] = {}, rescale[kQueries], scores[kKeys * kQueries],
-                       weights[kKeys * kQueries / 2];
+  float max[kQueries], sum[kQueries] = {}, sum_rest[kQueries] = {}, excess[kQueries] = {}, rescale[kQueries],
+                       scores[kKeys * kQueries], weights[kKeys * kQueries / 2];
 };
 
 class MatrixUnitKernels : public ::testing::Test {
@@ -43,6 +43,7 @@ class MatrixUnitKernels : public ::testing::Test {
     m.max = memory_.max;
     m.sum = memory_.sum;
     m.sum_rest = memory_.sum_rest;
+    m.excess = memory_.excess;
     m.rescale = memory_.rescale;
     m.scores = memory_.scores;
     m.weights = memory_.weights;

@@ -254,6 +254,37 @@ TEST(SoftwareRounding, MatchesTheProcessor) {
     }
 }
 
+ATTN_TARGET_AVX512 void add_products_with_the_processor(Floats& sum, const Floats& a, const Floats& b) {
+  detail::Vec<float, 64> s, x, y;
+  std::memcpy(&s, sum.numbers, sizeof(s));
+  std::memcpy(&x, a.numbers, sizeof(x));
+  std::memcpy(&y, b.numbers, sizeof(y));
+  detail::AmxTiles::add_products(s, x, y);
+  std::memcpy(sum.numbers, &s, sizeof(s));
+}
+
+TEST(SoftwareSumsOfPairs, MatchTheProcessor) {
+  if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "this processor has no AVX512-BF16";
+  if (detail::kSoftwareAvx512) GTEST_SKIP() << "compiled without the processor's instruction";
+  Random random(2);
+  for (int trial = 0; trial < 10000; ++trial) {
+    const auto draw = [&] {
+      const auto half = [&] {
+        return static_cast<std::uint32_t>(random.integer(0, 0x7f00) | random.integer(0, 1) << 15);
+      };
+      return half() << 16 | half();
+    };
+    Floats sum, a, b;
+    for (std::size_t i = 0; i < 16; ++i) sum.numbers[i] = draw(), a.numbers[i] = draw(), b.numbers[i] = draw();
+    Floats want = sum;
+    add_products_with_the_processor(want, a, b);
+    SoftwareTiles::add_products(sum, a, b);
+    for (std::size_t i = 0; i < 16; ++i)
+      ASSERT_TRUE(sum.numbers[i] == want.numbers[i] || (std::isnan(std::bit_cast<float>(sum.numbers[i])) &&
+                                                        std::isnan(std::bit_cast<float>(want.numbers[i]))));
+  }
+}
+
 TEST_F(SoftwareTilesTest, ProductsMatchTheProcessor) {
   if (detail::software_tiles() || !detail::amx_permitted()) GTEST_SKIP() << "no matrix unit to compare with";
   using detail::AmxTiles;

@@ -68,7 +68,7 @@ TEST(TileMemory, PartsDoNotOverlap) {
         EXPECT_EQ(m.scale, 1);
         for (const Part& p :
              {Part{"query", m.query, width * 20}, Part{"out", m.out, width * 24}, Part{"max", m.max, width},
-              Part{"sum", m.sum, width}, Part{"sum_rest", m.sum_rest, width}})
+              Part{"sum", m.sum, width}, Part{"sum_rest", m.sum_rest, width}, Part{"excess", m.excess, width}})
           parts.push_back(p);
         if (!totals) continue;
         for (const Part& p : {Part{"totals.max", m.totals.max, width}, Part{"totals.out", m.totals.out, width * 24},

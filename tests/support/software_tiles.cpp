@@ -94,6 +94,21 @@ ATTN_TARGET_AVX2 __attribute__((noinline)) void add_dot_products(TileData& sum, 
     }
 }
 
+/// VDPBF16PS: the products of odd elements are added first. Not inlined, as above.
+ATTN_TARGET_AVX2 __attribute__((noinline)) void add_pair_products(std::byte* sum, const std::byte* a,
+                                                                  const std::byte* b) {
+  for (std::size_t i = 0; i < kBytes; i += sizeof(V)) {
+    V s;
+    V::IntRaw x, y;
+    std::memcpy(&s, sum + i, sizeof(s));
+    std::memcpy(&x, a + i, sizeof(x));
+    std::memcpy(&y, b + i, sizeof(y));
+    add_product(s, x & -0x10000, y & -0x10000);
+    add_product(s, x << 16, y << 16);
+    std::memcpy(sum + i, &s, sizeof(s));
+  }
+}
+
 /// Makes vectors compute as tiles do for its lifetime: all exceptions masked, rounding to nearest, ties to even (bits
 /// 13 and 14 are 0), denormal results become 0 (bit 15), and denormal inputs count as 0 (bit 6).
 class ControlWordOfTiles {
@@ -145,6 +160,11 @@ void SoftwareTiles::round_floats_to_bf16(void* low, const void* high) {
   std::uint16_t rounded[2 * kFloats];
   std::transform(std::begin(x), std::end(x), rounded, to_bf16_bits);
   std::memcpy(low, rounded, kBytes);
+}
+
+void SoftwareTiles::add_pairs(void* sum, const void* a, const void* b) {
+  const ControlWordOfTiles control_word;
+  add_pair_products(static_cast<std::byte*>(sum), static_cast<const std::byte*>(a), static_cast<const std::byte*>(b));
 }
 
 }  // namespace attn::test

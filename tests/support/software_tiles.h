@@ -8,7 +8,7 @@
 namespace attn::test {
 
 /// Gives, bit for bit, the results that Intel's Software Developer's Manual specifies for LDTILECFG, TILELOADD,
-/// TILESTORED, TILEZERO, TDPBF16PS and VCVTNE2PS2BF16 (volume 2), except for the payload of NaNs. Each thread has its
+/// TILESTORED, TILEZERO, TDPBF16PS, VDPBF16PS and VCVTNE2PS2BF16 (volume 2), except for the payload of NaNs. Each thread has its
 /// own registers. Misuse that would fault on the processor ends the program with a message: a register used on a thread
 /// that is not between begin() and end(), or end() without begin().
 class SoftwareTiles {
@@ -39,6 +39,11 @@ class SoftwareTiles {
     static_assert(sizeof(V) == 64);
     round_floats_to_bf16(&low, &high);
   }
+  template <class V>
+  static void add_products(V& sum, const V& a, const V& b) {
+    static_assert(sizeof(V) == 64);
+    add_pairs(&sum, &a, &b);
+  }
 
  private:
   static void load(int number, const void* from, Index stride);
@@ -46,6 +51,7 @@ class SoftwareTiles {
   static void zero(int number);
   static void multiply(int sum, int a, int b);
   static void round_floats_to_bf16(void* low, const void* high);
+  static void add_pairs(void* sum, const void* a, const void* b);
 };
 
 }  // namespace attn::test

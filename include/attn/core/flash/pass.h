@@ -100,10 +100,11 @@ struct PassContext : Pass<T> {
   }
   /// Whether each stretch of keys begins with an empty state and is then merged into a result, which may be that of an
   /// earlier call. Results then do not depend on how stretches are divided into calls. A sink counts as the result of
-  /// an earlier call.
+  /// an earlier call. bf16 kernels keep sinks and earlier results apart in this way as well: TileMemory::excess must
+  /// only be that of a sum over the keys.
   bool merges_stretches() const {
-    if (!problem().row_invariant) return false;
-    bool merges = resumes || spans_stretches();
+    if (!problem().row_invariant && !kernels.in_bf16()) return false;
+    bool merges = resumes || (problem().row_invariant && spans_stretches());
     for (Index head = 0; !merges && mods && head < problem().heads; ++head) merges = mods->sink(head) != -kInfinity;
     return merges;
   }

@@ -162,6 +162,7 @@ class PrefillState {
         merges_(merges_stretches),
         sums_only_(problem().changes_weights && !problem().sigmoid_bias) {
     load_queries();
+    std::fill_n(m_.excess, width(), T(0));
     if (pass.tensors.score) m_.score_weight = pass.tensors.score->of(of.head);
     if (merges_) {
       if (pass.resumes)
@@ -277,8 +278,10 @@ class PrefillState {
 
   /// Stores out / sum, or 0 if no key was kept, and the log-sum-exps.
   void store_result() const {
-    store_out(full_precision(), m_, width(), pass_->tensors, queries);
     if (!problem().changes_weights) store_lse();  // otherwise, the first sweep has stored them
+    // An average by the rounded weights keeps what all values have in common, which gradients of parts of the keys need.
+    for (Index i = 0; i < width(); ++i) m_.sum[i] += m_.excess[i];
+    store_out(full_precision(), m_, width(), pass_->tensors, queries);
   }
 
  private:
@@ -356,6 +359,7 @@ class PrefillState {
     full_precision().finish(m_, width(), problem().v_dim, false);
     multiply_out(kept_factor_);
     full_precision().merge_stretch(m_, width(), problem().v_dim, problem().sigmoid_bias.has_value());
+    std::fill_n(m_.excess, width(), T(0));
   }
 
   const PassContext<T>* pass_;

@@ -150,6 +150,7 @@ class TileLayout {
       m.max = arena.take(queries);
       m.sum = arena.take(queries);
       m.sum_rest = arena.take(queries);
+      m.excess = arena.take(queries);
       if (sizes_.totals)
         m.totals = {arena.take(queries), arena.take(sizes_.out * queries), arena.take(sizes_.out * queries)};
       if (sizes_.whole_sum) m.whole_sum = arena.take(queries);

@@ -53,7 +53,7 @@ struct ValueRun {
 
 /// The working memory of one tile of queries, as the kernels for tiles use it. The kernels for single queries store
 /// queries as rows (see DecodeKernels); those for bf16 store pairs of bf16 in some members (see Bf16Packing). The first
-/// seven members belong to the tile; tiles that are processed in turn share the others.
+/// eight members belong to the tile; tiles that are processed in turn share the others.
 template <class T>
 struct TileMemory {
   T* query;     ///< (head_dim, queries), scaled unless `scale` is not 1
@@ -61,6 +61,7 @@ struct TileMemory {
   T* max;       ///< (queries): the maximum of each query's scores so far
   T* sum;       ///< (queries): the sum of e^(score - max) so far
   T* sum_rest;  ///< (queries): the part of `sum` lost to rounding; with it, errors do not grow with the number of keys
+  T* excess;    ///< (queries): what rounding weights to bf16 has added to their sum; `sum` is that of unrounded weights
   Totals<T> totals;
   T* whole_sum;     ///< (queries): with weight mods, the sum over all keys, which a first sweep has computed
   T* scores;        ///< (keys, queries)

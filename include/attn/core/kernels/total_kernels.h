@@ -87,7 +87,7 @@ struct TotalKernels {
     State all{std::max(before.max, now.max)};
     const T factor_before = before.factor_in(all), factor = now.factor_in(all);
     all.sum = V::multiply_add_one(now.sum, factor, before.sum * factor_before);
-    weight = factor / all.sum;
+    weight = factor * (now.sum / (now.sum + m.excess[i])) / all.sum;
     weight_before = before.sum * factor_before / all.sum;
     lse = all.lse();
     rest = KeptLseRests<T>::is_small(lse) ? T(0) : all.lse_rest();  // as a call would store it

@@ -22,7 +22,7 @@ constexpr KernelFamily<float> bf16_family(KernelFamily<float> family) {
                    .defers_value_product = true,
                    .fetches = false};
   family.widest = 1;
-  family.by_vectors[0] = {Bf16Softmax::kQueries, Products::score, Bf16Softmax::softmax, Products::value};
+  family.by_vectors[0] = {Bf16Softmax::kQueries, Products::score, Bf16Softmax::softmax<Instructions>, Products::value};
   family.pack_rows = Bf16Packing::pack_rows<Instructions, kOthers>;
   family.find_max = [](const TileMemory<float>&, Index, Index) {};  // softmax() does not use it
   family.scale_scores = Bf16Softmax::scale_scores;
