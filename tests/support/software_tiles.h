@@ -8,9 +8,9 @@
 namespace attn::test {
 
 /// Gives, bit for bit, the results that Intel's Software Developer's Manual specifies for LDTILECFG, TILELOADD,
-/// TILESTORED, TILEZERO, TDPBF16PS, VDPBF16PS and VCVTNE2PS2BF16 (volume 2), except for the payload of NaNs. Each thread has its
-/// own registers. Misuse that would fault on the processor ends the program with a message: a register used on a thread
-/// that is not between begin() and end(), or end() without begin().
+/// TILESTORED, TILEZERO, TDPBF16PS, VDPBF16PS and VCVTNE2PS2BF16 (volume 2), except for the payload of NaNs. Each
+/// thread has its own registers. Misuse that would fault on the processor ends the program with a message: a register
+/// used on a thread that is not between begin() and end(), or end() without begin().
 class SoftwareTiles {
  public:
   static void begin();

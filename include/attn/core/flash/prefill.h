@@ -279,7 +279,8 @@ class PrefillState {
   /// Stores out / sum, or 0 if no key was kept, and the log-sum-exps.
   void store_result() const {
     if (!problem().changes_weights) store_lse();  // otherwise, the first sweep has stored them
-    // An average by the rounded weights keeps what all values have in common, which gradients of parts of the keys need.
+    // Divided by the sum of its own weights, `out` is an average, exact for what all values have in common: gradients
+    // of parts of the keys need that.
     for (Index i = 0; i < width(); ++i) m_.sum[i] += m_.excess[i];
     store_out(full_precision(), m_, width(), pass_->tensors, queries);
   }

@@ -65,8 +65,8 @@ struct AmxDecodeKernels {
 
   /// out = rescale * out + weights * values, the weights rounded to bf16. Unlike in tiles of queries, their sum after
   /// rounding is not used (TileMemory::excess), so `out` is wrong by up to 2^-9 of what all values have in common. Not
-  /// tried: multiplying the products of each row and tile by the ratio of the two sums, which takes two sums over lanes.
-  /// There must be exactly kKeyTile values, and v_dim must be a multiple of 32.
+  /// tried: multiplying the products of each row and tile by the ratio of the two sums, which takes two sums over
+  /// lanes. There must be exactly kKeyTile values, and v_dim must be a multiple of 32.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Index rows, const RowsToRead& value, Index,
                                        Index v_dim, Prefetcher& fetching) {
     // (queries, keys / 2) pairs; unused rows hold garbage, and their sums are not used.

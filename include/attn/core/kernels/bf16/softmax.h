@@ -16,7 +16,7 @@ struct Bf16Softmax {
 
   /// One step of the online softmax, as in TileKernels, but with a stale maximum: as long as no weight gets large
   /// relative to the old maximum, one pass over the scores is enough and `out` is not rescaled. A stale maximum loses
-  /// nothing, because bf16 has the exponent range of float. `DotProducts`: Bf16Instructions, or an emulation in software.
+  /// nothing, because bf16 has the exponent range of float. `DotProducts`: Bf16Instructions, or an emulation of them.
   template <class DotProducts>
   ATTN_TARGET_AVX512 static bool softmax(const TileMemory<float>& m, Index keys, Rows<float>, Index) {
     const Index whole = padded(keys, kStep);
@@ -159,7 +159,7 @@ struct Bf16Softmax {
     y.store(w.weights + lane);
   }
 
-  /// Computes the weights of a tile relative to `highest`, their sums, and the excess of the sums after rounding (0.5 to
+  /// Computes the weights of a tile relative to `highest`, their sums, and the excess of the sums after rounding (about
   /// 1 % of a call over 2048 keys on Zen 4). The maximum is subtracted before the multiplication by log2(e), although
   /// that takes one operation more: the product of a maximum of 1e6 is rounded by up to 0.06, and all weights and their
   /// sum, and so the lse, would be wrong by this factor's power of 2.
