@@ -97,7 +97,7 @@ inline namespace ATTN_BUILT_FOR {
 
 constexpr VectorSet kPromisedVectors = VectorSet::ATTN_PROMISED_VECTORS;
 
-/// Whether AVX-512 and its dot products are compiled for AVX2. Only tests do this: see tests/support/software_avx512.h.
+/// Whether AVX-512 and all dot products are compiled for AVX2. Only tests do this: see tests/support/software_avx512.h.
 #if defined(ATTN_SOFTWARE_AVX512)
 constexpr bool kSoftwareAvx512 = true;
 #else
@@ -130,7 +130,7 @@ inline bool cpu_has(VectorSet vectors) {
 #endif
 }
 inline bool cpu_has_vnni(VectorSet vectors) {
-  return (vectors == VectorSet::avx2 && cpu_has_avx_vnni()) ||
+  return (vectors == VectorSet::avx2 && (kSoftwareAvx512 || cpu_has_avx_vnni())) ||
          (vectors == VectorSet::avx512 && (kSoftwareAvx512 || cpu_has_avx512_vnni()));
 }
 inline bool cpu_has_bf16_dots() { return ATTN_BF16 && (kSoftwareAvx512 || cpu_has_bf16()); }

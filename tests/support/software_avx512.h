@@ -1,9 +1,11 @@
-// What the instructions for 64-byte vectors compute, in C++. Units compiled with ATTN_SOFTWARE_AVX512 have the sets
-// avx512, avx512_vnni and avx512_bf16 on any x86-64 processor with AVX2, with the results of the hardware, bit for bit.
+// What the instructions for 64-byte vectors, and AVX-VNNI's dot products, compute, in C++. Units compiled with
+// ATTN_SOFTWARE_AVX512 have the sets avx2_vnni, avx512, avx512_vnni and avx512_bf16 on any x86-64 processor with AVX2,
+// with the results of the hardware, bit for bit.
 //
-// Included by core/simd/avx512.h and core/simd/half_vec.h in place of their assembly. The rest of the set is
-// compiled for AVX2: the compilers then split each vector in two. (Intel's Software Developer's Manual, volume 2,
-// defines the instructions. AMD's processors give the same results, except that the payload of a NaN may differ.)
+// Included by core/simd/avx512.h and core/simd/half_vec.h, in place of their assembly and of that in
+// cache/dot_kernels.h. The rest of each set is compiled for AVX2: the compilers then split 64-byte vectors in two.
+// (Intel's Software Developer's Manual, volume 2, defines the instructions. AMD's processors give the same results,
+// except that the payload of a NaN may differ.)
 #pragma once
 
 #include <algorithm>
@@ -25,7 +27,6 @@ namespace attn::detail::inline ATTN_BUILT_FOR {
 /// See core/simd/avx512.h.
 struct Avx512Instructions {
   using V = Vec<float, 64>;
-  using Ints = V::IntRaw;
   typedef std::int16_t Words __attribute__((vector_size(64)));
 
   /// VCVTNE2PS2BF16: to nearest, ties to even, in any rounding mode. NaNs become quiet.
@@ -109,29 +110,6 @@ struct Avx512Instructions {
     std::memcpy(reinterpret_cast<std::byte*>(&x) + 16 * kQuarter, from, 16);
   }
 
-  /// VCVTPS2DQ: numbers that do not fit, and NaN, become the smallest integer.
-  ATTN_NOT_INLINED void round(Ints& x, const V& from) {
-    constexpr float kEnd = 0x1p31f;
-    for (int i = 0; i < V::kLanes; ++i) {
-      const float lane = from.raw[i];
-      const bool fits = lane >= -kEnd && lane < kEnd;
-      x[i] = fits ? static_cast<std::int32_t>(std::nearbyint(lane)) : std::numeric_limits<std::int32_t>::min();
-    }
-  }
-  /// VPBROADCASTD.
-  ATTN_NOT_INLINED void load_four(Ints& x, const void* from) {
-    std::int32_t four;
-    std::memcpy(&four, from, sizeof(four));
-    x = four - Ints{};
-  }
-  /// VPDPBUSD: without saturation.
-  ATTN_NOT_INLINED void add_dots(Ints& sum, const Ints& bytes, const Ints& signed_bytes) {
-    Bits s = (Bits)sum;
-    for (int byte = 0; byte < 4; ++byte)
-      s += ((Bits)bytes >> 8 * byte & 0xff) * (Bits)((Ints)((Bits)signed_bytes << (24 - 8 * byte)) >> 24);
-    sum = (Ints)s;
-  }
-
  private:
   using Bits = RawVec<float, 64, std::uint32_t>::type;
   static constexpr std::uint32_t kSign = 0x80000000, kExponent = 0x7f800000, kSmallestNormal = 0x00800000,
@@ -159,6 +137,37 @@ struct Avx512Instructions {
   }
   static float number(std::uint32_t bits) { return std::bit_cast<float>(bits); }
   static std::uint32_t bits(float number) { return std::bit_cast<std::uint32_t>(number); }
+};
+
+/// See cache/dot_kernels.h.
+template <int Bytes>
+struct VnniInstructions {
+  using V = Vec<float, Bytes>;
+  using Ints = typename V::IntRaw;
+
+  /// VCVTPS2DQ: numbers that do not fit, and NaN, become the smallest integer.
+  ATTN_NOT_INLINED void round(Ints& x, const V& from) {
+    constexpr float kEnd = 0x1p31f;
+    for (int i = 0; i < V::kLanes; ++i) {
+      const float lane = from.raw[i];
+      const bool fits = lane >= -kEnd && lane < kEnd;
+      x[i] = fits ? static_cast<std::int32_t>(std::nearbyint(lane)) : std::numeric_limits<std::int32_t>::min();
+    }
+  }
+  /// VPBROADCASTD.
+  ATTN_NOT_INLINED void load_four(Ints& x, const void* from) {
+    std::int32_t four;
+    std::memcpy(&four, from, sizeof(four));
+    x = four - Ints{};
+  }
+  /// VPDPBUSD: without saturation.
+  ATTN_NOT_INLINED void add_dots(Ints& sum, const Ints& bytes, const Ints& signed_bytes) {
+    using Bits = typename RawVec<float, Bytes, std::uint32_t>::type;
+    Bits s = (Bits)sum;
+    for (int byte = 0; byte < 4; ++byte)
+      s += ((Bits)bytes >> 8 * byte & 0xff) * (Bits)((Ints)((Bits)signed_bytes << (24 - 8 * byte)) >> 24);
+    sum = (Ints)s;
+  }
 };
 #undef ATTN_NOT_INLINED
 

@@ -25,40 +25,53 @@
 #if ATTN_X86
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
-/// Instructions for vectors of `Bytes`:
+/// Instructions for vectors of `Bytes`, 64 (AVX512-VNNI) or 32 (AVX-VNNI):
 /// - round(x, from): rounds to the nearest integers, ties to even,
 /// - load_four(x, from): loads the same four bytes into every lane,
 /// - add_dots(sum, bytes, signed_bytes): sum += the dot product of four bytes in every lane; `bytes` are unsigned.
 template <int Bytes>
 struct VnniInstructions;
 
-/// AVX512-VNNI.
-template <>
-struct VnniInstructions<64> : Avx512Instructions {};
+// Otherwise, tests/support/software_avx512.h has them in C++.
+#if !defined(ATTN_SOFTWARE_AVX512)
+typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
 
-/// AVX-VNNI.
-template <>
-struct VnniInstructions<32> {
-  using V = Vec<float, 32>;
-  using Ints = V::IntRaw;
-
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX2) void round(Ints& x, const V& from) {
-    Ints in_register;
-    asm("vcvtps2dq %1, %0" : "=x"(in_register) : "x"(from.raw));
-    x = in_register;
-  }
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX2) void load_four(Ints& x, const void* from) {
-    Ints in_register;
-    asm("vpbroadcastd %1, %0" : "=x"(in_register) : "m"(*static_cast<const FourBytes*>(from)));
-    x = in_register;
-  }
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX2) void add_dots(Ints& sum, const Ints& bytes, const Ints& signed_bytes) {
-    Ints in_register = sum;
-    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(in_register) : "x"(bytes), "x"(signed_bytes));
-    sum = in_register;
-  }
-};
+// clang requires a function with wide assembly operands to target their instruction set, and does not accept
+// always_inline for it if a caller lacks that set. Without always_inline, clang inlines the function once its caller is
+// inlined into a kernel.
+#if defined(__clang__)
+#define ATTN_ASSEMBLY(target) target static inline
+#else
+#define ATTN_ASSEMBLY(target) static ATTN_INLINE
+#endif
+// Results go through a local variable, because g++ 12 would write an assembly result that is an array element to memory
+// each time. With {vex}, registers beyond the first 16 cannot be encoded: hence the constraint "x" for 32 bytes.
+#define ATTN_VNNI(Bytes, target, registers, encoding)                                                               \
+  template <>                                                                                                       \
+  struct VnniInstructions<Bytes> {                                                                                  \
+    using V = Vec<float, Bytes>;                                                                                    \
+    using Ints = V::IntRaw;                                                                                         \
+    ATTN_ASSEMBLY(target) void round(Ints& x, const V& from) {                                                      \
+      Ints in_register;                                                                                             \
+      asm("vcvtps2dq %1, %0" : "=" registers(in_register) : registers(from.raw));                                   \
+      x = in_register;                                                                                              \
+    }                                                                                                               \
+    ATTN_ASSEMBLY(target) void load_four(Ints& x, const void* from) {                                               \
+      Ints in_register;                                                                                             \
+      asm("vpbroadcastd %1, %0" : "=" registers(in_register) : "m"(*static_cast<const FourBytes*>(from)));          \
+      x = in_register;                                                                                              \
+    }                                                                                                               \
+    ATTN_ASSEMBLY(target) void add_dots(Ints& sum, const Ints& bytes, const Ints& signed_bytes) {                   \
+      Ints in_register = sum;                                                                                       \
+      asm(encoding "vpdpbusd %2, %1, %0" : "+" registers(in_register) : registers(bytes), registers(signed_bytes)); \
+      sum = in_register;                                                                                            \
+    }                                                                                                               \
+  };
+ATTN_VNNI(64, ATTN_TARGET_AVX512, "v", "")
+ATTN_VNNI(32, ATTN_TARGET_AVX2, "x", "%{vex%} ")
+#undef ATTN_VNNI
 #undef ATTN_ASSEMBLY
+#endif
 
 /// Operations on vectors of `Bytes`, 64 or 32. Their shuffles work within 16-byte parts.
 template <int Bytes>

@@ -1,4 +1,4 @@
-// Whole calls in 64-byte vectors.
+// Whole calls with one instruction set.
 #include <attn/attn.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Every instruction of 64-byte vectors that is not left to the compilers, on operands in memory.
+// Every instruction that is not left to the compilers, on operands in memory.
 #include <cstring>
 #include <utility>
 
@@ -14,7 +14,8 @@ using detail::Avx512Instructions;
 using V = detail::Vec<float, 64>;
 using D = detail::Vec<double, 64>;
 using Half = detail::HalfVec<64>;
-using Vnni = detail::VnniInstructions<64>;
+template <int Bytes>
+using Vnni = detail::VnniInstructions<Bytes>;
 
 template <class X>
 void read(X& x, const Lanes& from) {
@@ -28,10 +29,10 @@ Lanes lanes_of(const X& x) {
 }
 
 // Each instruction is a kernel, which may be compiled for a set that the function around it lacks.
-template <auto kKernel>
+template <auto kKernel, detail::VectorSet kSet = detail::VectorSet::avx512>
 Lanes run(const Lanes& a, const Lanes& b, const Lanes& c) {
   Lanes to = {};
-  detail::compiled<detail::VectorSet::avx512, kKernel>(a, b, c, to);
+  detail::compiled<kSet, kKernel>(a, b, c, to);
   return to;
 }
 #define ATTN_KERNEL(name)                                                                               \
@@ -94,24 +95,27 @@ ATTN_KERNEL(load_and_insert_sixteen) {
   Avx512Instructions::insert_sixteen<3>(x.raw, from + 1);
   to = lanes_of(x);
 }
-ATTN_KERNEL(round) {
-  V x;
-  Vnni::Ints rounded;
+template <int Bytes>
+ATTN_INLINE void round(const Lanes& a, const Lanes&, const Lanes&, Lanes& to) {
+  typename Vnni<Bytes>::V x;
+  typename Vnni<Bytes>::Ints rounded;
   read(x, a);
-  Vnni::round(rounded, x);
+  Vnni<Bytes>::round(rounded, x);
   to = lanes_of(rounded);
 }
-ATTN_KERNEL(load_four) {
-  Vnni::Ints x;
-  Vnni::load_four(x, reinterpret_cast<const std::byte*>(&a) + c.bits[0] % 60);
+template <int Bytes>
+ATTN_INLINE void load_four(const Lanes& a, const Lanes&, const Lanes& c, Lanes& to) {
+  typename Vnni<Bytes>::Ints x;
+  Vnni<Bytes>::load_four(x, reinterpret_cast<const std::byte*>(&a) + c.bits[0] % 60);
   to = lanes_of(x);
 }
-ATTN_KERNEL(add_dots) {
-  Vnni::Ints x, y, sum;
+template <int Bytes>
+ATTN_INLINE void add_dots(const Lanes& a, const Lanes& b, const Lanes& c, Lanes& to) {
+  typename Vnni<Bytes>::Ints x, y, sum;
   read(x, a);
   read(y, b);
   read(sum, c);
-  Vnni::add_dots(sum, x, y);
+  Vnni<Bytes>::add_dots(sum, x, y);
   to = lanes_of(sum);
 }
 template <auto kWiden>
@@ -134,6 +138,7 @@ ATTN_KERNEL(multiply_add) {
 }
 
 std::vector<Instruction> instructions() {
+  constexpr auto kAvx2 = detail::VectorSet::avx2;
   return {{"vcvtne2ps2bf16", run<round_to_bf16>},
           {"vdpbf16ps", run<add_products>, 4},
           {"vcmpps, equal", run<any<Avx512Instructions::kEqual>>},
@@ -142,9 +147,12 @@ std::vector<Instruction> instructions() {
           {"vscalefps", run<scale_by_power>, 4},
           {"vpermw", run<replace_lower_words>},
           {"vinserti32x4", run<load_and_insert_sixteen>},
-          {"vcvtps2dq", run<round>},
-          {"vpbroadcastd", run<load_four>},
-          {"vpdpbusd", run<add_dots>},
+          {"vcvtps2dq", run<round<64>>},
+          {"vpbroadcastd", run<load_four<64>>},
+          {"vpdpbusd", run<add_dots<64>>},
+          {"vcvtps2dq, 32 bytes", run<round<32>, kAvx2>, 0, Isa::avx2},
+          {"vpbroadcastd, 32 bytes", run<load_four<32>, kAvx2>, 0, Isa::avx2},
+          {"vpdpbusd, 32 bytes", run<add_dots<32>, kAvx2>, 0, Isa::avx2_vnni},
           {"vcvtph2ps", run<widen<Half::widen_f16>>},
           {"vpmovzxwd", run<widen<Half::widen_bf16>>},
           {"vpmovsxbd", run<widen<Half::widen_i8>>},

@@ -1,5 +1,5 @@
-// The instructions of AVX-512 in software (support/software_avx512.h): by hand from Intel's manual, and bit for bit
-// against the processor where it has them.
+// The instructions of AVX-512 and AVX-VNNI in software (support/software_avx512.h): by hand from Intel's manual, and
+// bit for bit against the processor where it has them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +39,6 @@ class Software : public ::testing::Test {
     return number(first("vdpbf16ps", pair(odd.first, even.first), pair(odd.second, even.second), bits(before)));
   }
 
- private:
   const std::vector<Instruction> all_ = software_instructions();
 };
 
@@ -167,13 +166,25 @@ std::string hex(const Lanes& x) {
   return text;
 }
 
+// Few processors have AVX-VNNI, but those of AVX512-VNNI have the wide instructions.
+TEST_F(Software, InstructionsFor32BytesMatchThoseFor64) {
+  for (const char* name : {"vcvtps2dq", "vpbroadcastd", "vpdpbusd"}) {
+    Operands operands(1);
+    for (int trial = 0; trial < 40000; ++trial) {
+      const Lanes a = operands.draw(), b = operands.draw(), c = operands.draw();
+      Lanes want = named(all_, name).run(a, b, c);
+      std::fill_n(want.bits + 8, 8, 0u);
+      const Lanes got = named(all_, std::string(name) + ", 32 bytes").run(a, b, c);
+      ASSERT_TRUE(same(got, want, 0)) << name << " of" << hex(a) << "\nand" << hex(b) << "\nand" << hex(c);
+    }
+  }
+}
+
 TEST_F(Software, InstructionsMatchTheProcessor) {
-  if (!hardware_has(Isa::avx512_bf16))
-    GTEST_SKIP()
-        << "[  SKIPPED ] this processor lacks AVX-512, VNNI or AVX512-BF16, so there is nothing to compare with";
   const auto software = software_instructions(), hardware = hardware_instructions();
   ASSERT_EQ(software.size(), hardware.size());
   for (std::size_t i = 0; i < software.size(); ++i) {
+    if (!hardware_has(software[i].set)) continue;
     Operands operands(i);
     int failures = 0;
     for (int trial = 0; trial < 40000 && failures < 3; ++trial) {
@@ -189,7 +200,7 @@ TEST_F(Software, InstructionsMatchTheProcessor) {
 
 TEST_F(Software, CallsMatchTheProcessor) {
   bool compared = false;
-  for (Isa isa : {Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
+  for (Isa isa : {Isa::avx2_vnni, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
     if (!hardware_has(isa)) continue;
     compared = true;
     for (const char* kind : kCalls)
@@ -197,11 +208,26 @@ TEST_F(Software, CallsMatchTheProcessor) {
         EXPECT_EQ(software_results(kind, isa, seed), hardware_results(kind, isa, seed))
             << kind << ", " << to_string(isa) << ", seed " << seed;
   }
-  if (!compared) GTEST_SKIP() << "[  SKIPPED ] this processor has no AVX-512 to compare with";
+  if (!compared) GTEST_SKIP() << "[  SKIPPED ] this processor has no such set to compare with";
+}
+
+TEST_F(Software, DotProductsOf32BytesMatchFloats) {
+  const auto numbers = [](Isa isa, int seed) {
+    const std::vector<unsigned char> bytes = software_results("int8 cache", isa, seed);
+    std::vector<float> all(bytes.size() / sizeof(float));
+    std::memcpy(all.data(), bytes.data(), bytes.size());
+    return all;
+  };
+  for (int seed = 0; seed < 4; ++seed) {
+    const std::vector<float> integers = numbers(Isa::avx2_vnni, seed), floats = numbers(Isa::avx2, seed);
+    EXPECT_NE(integers, floats) << "the kernels are the same";
+    ASSERT_EQ(integers.size(), floats.size());
+    for (std::size_t i = 0; i < floats.size(); ++i) ASSERT_NEAR(integers[i], floats[i], 2e-6) << i << ", seed " << seed;
+  }
 }
 
 TEST_F(Software, TheSetsAreAvailableWithAVX2) {
-  for (Isa isa : {Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
+  for (Isa isa : {Isa::avx2_vnni, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
     EXPECT_TRUE(software_has(isa)) << to_string(isa);
   }
 }

@@ -19,11 +19,12 @@ struct Instruction {
   std::string name;
   Lanes (*run)(const Lanes& a, const Lanes& b, const Lanes& c);
   int result_bytes = 0;  ///< of the floats that it returns, where NaNs may have any payload; 0: all bits are defined
+  Isa set = Isa::avx512_bf16;  ///< that has the instruction
 };
 std::vector<Instruction> software_instructions();
 std::vector<Instruction> hardware_instructions();
 
-/// The bits of all results of a call in 64-byte vectors. `kind` is one of kCalls.
+/// The bits of all results of a call. `kind` is one of kCalls.
 inline constexpr const char* kCalls[] = {"float", "double", "bfloat16", "half", "int8 cache", "bfloat16 cache"};
 std::vector<unsigned char> software_results(const std::string& kind, Isa isa, int seed);
 std::vector<unsigned char> hardware_results(const std::string& kind, Isa isa, int seed);

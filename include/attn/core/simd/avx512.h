@@ -11,19 +11,6 @@
 
 #if ATTN_X86
 
-// clang requires a function with wide assembly operands to target their instruction set, and does not accept
-// always_inline for it if a caller lacks that set. Without always_inline, clang inlines the function once its caller is
-// inlined into a kernel.
-#if defined(__clang__)
-#define ATTN_ASSEMBLY(target) target static inline
-#else
-#define ATTN_ASSEMBLY(target) static ATTN_INLINE
-#endif
-
-namespace attn::detail::inline ATTN_BUILT_FOR {
-typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
-
 #if defined(ATTN_SOFTWARE_AVX512)
 #include <support/software_avx512.h>
 #else
@@ -36,7 +23,6 @@ struct __attribute__((may_alias)) SixteenBytes {
 /// Words are 16 bits, lanes 32.
 struct Avx512Instructions {
   using V = Vec<float, 64>;
-  using Ints = V::IntRaw;
   typedef std::int16_t Words __attribute__((vector_size(64)));
 
   /// Rounds the 16 floats of `low`, followed by those of `high`, to bf16 in `low`. Denormals become 0 (AVX512-BF16).
@@ -80,23 +66,6 @@ struct Avx512Instructions {
   template <int kQuarter, class Raw>
   ATTN_TARGET_AVX512 static ATTN_INLINE void insert_sixteen(Raw& x, const void* from) {
     asm("vinserti32x4 %2, %1, %0, %0" : "+v"(x) : "m"(*static_cast<const SixteenBytes*>(from)), "i"(kQuarter));
-  }
-
-  // As in VnniInstructions.
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void round(Ints& x, const V& from) {
-    Ints in_register;  // g++ 12 would write an assembly result that is an array element to memory each time
-    asm("vcvtps2dq %1, %0" : "=v"(in_register) : "v"(from.raw));
-    x = in_register;
-  }
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void load_four(Ints& x, const void* from) {
-    Ints in_register;
-    asm("vpbroadcastd %1, %0" : "=v"(in_register) : "m"(*static_cast<const FourBytes*>(from)));
-    x = in_register;
-  }
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void add_dots(Ints& sum, const Ints& bytes, const Ints& signed_bytes) {
-    Ints in_register = sum;
-    asm("vpdpbusd %2, %1, %0" : "+v"(in_register) : "v"(bytes), "v"(signed_bytes));
-    sum = in_register;
   }
 };
 
