@@ -28,7 +28,8 @@ set(ATTN_IN_EVERY_SAMPLE attention_tests backward_sweep_float_test backward_swee
 # libraries no others link. The longest come first because they are assigned first.
 set(ATTN_SECONDS_OF_MOST 15)
 set(ATTN_SECONDS benchmarks 300 train_translation 200 train_gpt 200 package.find_package 90 software_sets.registers 90
-                 tinystories 90 contraction 90 ring_test 80 sweep_double_test 45 sweep_long_double_test 45)
+                 tinystories 90 contraction 90 ring_test 80 sweep_double_test 45 sweep_long_double_test 45
+                 software_neon_test 35)
 
 # Puts a test into the sample with the least work so far, unless it already has a sample or is in every sample.
 function(attn_assign name seconds)

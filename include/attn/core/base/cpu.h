@@ -11,8 +11,8 @@
 #endif
 
 // NEON as on 64-bit ARM: 32 registers of 128 bits, and conversions of binary16. 32-bit ARM has fewer registers and
-// flushes denormals to 0.
-#if defined(__aarch64__) && defined(__ARM_NEON) && defined(__GNUC__)
+// flushes denormals to 0. Tests may compile the same code for other processors (tests/support/software_neon).
+#if (defined(__aarch64__) && defined(__ARM_NEON) && defined(__GNUC__)) || defined(ATTN_SOFTWARE_NEON)
 #define ATTN_NEON 1
 #else
 #define ATTN_NEON 0

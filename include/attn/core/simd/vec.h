@@ -183,7 +183,7 @@ struct Vec {
   /// its products, and then spills sums for lack of registers. Emits no instruction.
   template <class Pointer>
   ATTN_INLINE void form_before([[maybe_unused]] Pointer& next) {
-#if ATTN_NEON && !defined(__clang__)
+#if ATTN_NEON && defined(__aarch64__) && !defined(__clang__)
     if constexpr (kIsVector) asm("" : "+w"(raw), "+r"(next));
 #endif
   }
