@@ -45,14 +45,14 @@ struct Gates {
     gate.finish(), beta.finish(), a.finish(), b.finish();
   }
 
-  std::vector<Wide> at(Index b, Index h, Index t) const {
+  std::vector<Wide> at(Index batch, Index h, Index t) const {
     if (!of_heads.empty()) return {static_cast<Wide>(static_cast<T>(of_heads[static_cast<std::size_t>(h)]))};
-    return row(gate, b, h, t);
+    return row(gate, batch, h, t);
   }
 
-  static std::vector<Wide> row(const Guard4<T>& of, Index b, Index h, Index t) {
+  static std::vector<Wide> row(const Guard4<T>& of, Index batch, Index h, Index t) {
     std::vector<Wide> numbers;
-    for (Index f = 0; f < of.view().dim(3); ++f) numbers.push_back(static_cast<Wide>(of.view()(b, h, t, f)));
+    for (Index f = 0; f < of.view().dim(3); ++f) numbers.push_back(static_cast<Wide>(of.view()(batch, h, t, f)));
     return numbers;
   }
 

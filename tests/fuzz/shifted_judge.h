@@ -16,6 +16,10 @@ struct Report {
   std::vector<std::string> misses = {};
 };
 
+/// The share that is no share of the allowed error: the largest error over naive's, or over a few units in the last
+/// place of the result, whichever is larger.
+inline constexpr const char* kOverNaive = "error over naive's";
+
 /// Judges the results of one call with queries of Q.
 template <class Q>
 struct Judge {
@@ -47,11 +51,12 @@ struct Judge {
       add_miss("the definition: " + call_name + ' ' + tensor + ", " + report.scalars, by_definition, 0, 0, most);
       by_definition = 0;
     }
-    const Wide allowed = static_cast<Wide>(factor) * by_definition + (8 * eps + relative) * most +
-                         eps * (2 + slack) * right.size + absolute;
+    const Wide few_units = (8 * eps + relative) * most + eps * (2 + slack) * right.size + absolute,
+               allowed = static_cast<Wide>(factor) * by_definition + few_units;
     const std::string kind = call_name + ' ' + tensor + ", " + report.scalars + ", c " + report.constant +
                              (has_common_part ? ", common part" : "");
     c.used(kind, static_cast<double>(allowed == 0 ? 0 : off / allowed));
+    if (off > 0) c.used(kOverNaive, static_cast<double>(off / std::max(by_definition, few_units)));
     if (!(off <= allowed)) add_miss(kind, off, by_definition, allowed, most);
   }
 
