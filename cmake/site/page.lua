@@ -248,6 +248,7 @@ local function front()
                  '<a href="#install">Install</a> <a href="guide.html">Guide</a> <a href="mods.html">All masks</a> ' ..
                  '<a href="examples.html">Examples</a>'
   if site.has_demo then html = html .. ' <a href="demo.html">Models in your browser</a>' end
+  if site.has_report then html = html .. ' <a href="runs/report.html">Report of the tests</a>' end
   return pandoc.RawBlock("html", html .. "</p>")
 end
 
