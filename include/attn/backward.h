@@ -49,6 +49,13 @@ auto attention_backward(const G& grad_out, const Q& query, const K& key, const V
     return grads;
   }
 }
+/// Not to be called: fails to compile, with a message that lists the arguments.
+template <class G, class Q, class K, class V>
+auto attention_backward(const G&, const Q&, const K&, const V&) {
+  static_assert(sizeof(G) == 0,
+                "attn: pass the gradient of out, and the result of attention(): attention_backward(grad_out, q, k, v, "
+                "result)");
+}
 /// Not to be called: fails to compile, with the message of detail::check_result() or detail::check_order().
 template <class G, class Q, class K, detail::Viewable V, class R, class M = Options, class Wrong, class... More>
 requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, const Q&, const K&, const V&, const R&,

@@ -119,6 +119,12 @@ class KvCache {
     });
   }
 
+  /// Not to be called: fails to compile, with a message that says to pass values too.
+  template <class K>
+  void append(const K&) {
+    static_assert(sizeof(K) == 0, "attn: pass keys and values to append(): cache.append(k, v)");
+  }
+
   /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v (1, kv_heads, sum of lens, v_dim),
   /// with the sequences concatenated. `lens` is an Indices. (Its type is deduced because g++ 12 would otherwise accept
   /// {.positions = …} as lengths.)

@@ -90,6 +90,13 @@ auto linear_attention(const Q& query, const K& key, const V& value, const Map& m
   return detail::recurrent_result(detail::CheckedLinear(query, key, value, map, mods, options));
 }
 
+/// Not to be called: fails to compile, with a message that says to pass a feature map.
+template <detail::NoState Q, class K, class V>
+auto linear_attention(const Q&, const K&, const V&) {
+  static_assert(sizeof(Q) == 0,
+                "attn: pass a feature map after the value: linear_attention(q, k, v, attn::elu1(), attn::causal())");
+}
+
 /// Computes linear_attention() into the caller's memory: a matrix, block or map (q_len, v_dim), or a rank-4 tensor or
 /// view. It must not overlap an input. Arguments are checked before anything is written.
 template <class Out, detail::NoState Q, class K, class V, detail::FeatureMap Map, class M = Options>

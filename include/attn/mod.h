@@ -13,6 +13,7 @@
 
 namespace attn {
 
+class Executor;
 struct Options;
 
 namespace detail {
@@ -127,6 +128,8 @@ constexpr auto check_mods() {
     static_assert(AnyMod<M>,
                   "attn: options are not mods; pass them as a separate argument after the mods: attention(q, k, v, "
                   "mods, options)");
+  } else if constexpr (std::is_same_v<M, Executor>) {
+    static_assert(AnyMod<M>, "attn: an executor is an option: attention(q, k, v, {.executor = attn::threads(4)})");
   } else if constexpr (KvSource<M> || WholeResult<M>) {
     static_assert(check_tensor<M>());
   } else {

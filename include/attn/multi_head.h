@@ -124,6 +124,11 @@ class MultiHeadAttention {
       return detail::join_heads<Q>(parameters_, detail::attended(parameters_, inputs, mods, options), options);
     });
   }
+  /// Not to be called: fails to compile, with a message that says what to pass.
+  template <class Q, detail::LayerInput... K>
+  requires(sizeof...(K) <= 1) auto operator()(const Q&, const K&...) const {
+    static_assert(sizeof(Q) == 0, "attn: a layer takes query, key and value; for self-attention, pass mha(x, x, x)");
+  }
   /// As above, with the Options of the heads. (This overload is a template so that `{}` means MultiHeadOptions.)
   template <class Q, detail::LayerInput K, class V, class M = Mods<>, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const M& mods, const O& options) const {

@@ -86,7 +86,10 @@ struct MultiHeadOptions {
   /// The Options of the heads. Executor, instruction set, `compute` and row_invariant also apply to the projections,
   /// all other options to the heads alone. The workspace is not used.
   Options attention = {};
-  detail::MaskIsNoOption mask{};  ///< Cannot be set: that fails to compile, with a message that says masks are mods.
+  /// Cannot be set: that fails to compile, with a message that says masks are mods.
+  /// @{
+  detail::MaskIsNoOption mask{}, key_padding_mask{};
+  /// @}
 };
 
 namespace detail {

@@ -54,7 +54,13 @@ class Normaliser {
 /// take the place of mods: `attention(q, k, v, {.scale = 0.25})`.
 struct Options {
   detail::NamesOnly names_only{};  ///< Rejects unnamed numbers, such as `{2, 0}`. It has no other use.
-  detail::MaskIsNoOption mask{};   ///< Cannot be set: that fails to compile, with a message that says masks are mods.
+  /// Cannot be set: these names, some of them PyTorch's, fail to compile, with a message that says what to write instead.
+  /// @{
+  detail::MaskIsNoOption mask{}, attn_mask{}, causal{}, is_causal{};
+  detail::NoOption<detail::Elsewhere::dropout> dropout_p{};
+  detail::NoOption<detail::Elsewhere::shared_heads> enable_gqa{};
+  detail::NoOption<detail::Elsewhere::threads> threads{};
+  /// @}
 
   /// Multiplies query * key. Default 1/sqrt(head_dim) (Vaswani et al. 2017, eq. 1); 1 is the dot-product score of Luong
   /// et al. (2015, section 3.1). additive_attention() multiplies its additive score by `scale`, which is 1 by default

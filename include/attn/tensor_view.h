@@ -259,6 +259,15 @@ class TensorView {
     return data_[offset(indices...)];
   }
 
+  /// Not to be called: fails to compile, with a message that says what fewer indices may be meant for.
+  template <class... I>
+  requires(sizeof...(I) != static_cast<std::size_t>(Rank)) T& operator()(I...) const {
+    static_assert(sizeof...(I) == static_cast<std::size_t>(Rank),
+                  "attn: an element has one index per dimension, as in t(b, h, i, d); t.select(0, b) is a part of a "
+                  "tensor, and t.matrix(b, h) a matrix");
+    return *data_;
+  }
+
   /// Copies a tensor of rank 1 or 2 into an Eigen matrix, vector or array: `Eigen::MatrixXf w = layer.weight(name);`.
   /// @throws std::invalid_argument if the type has fixed sizes, or is a vector, and the tensor's shape does not fit.
   template <detail::EigenPlain M>
@@ -392,11 +401,11 @@ TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
 }
 
 /// Not to be called: fails to compile, with a message that says that a pointer is expected.
-template <class X>
-requires(std::is_class_v<X>) auto bhsd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
+template <class X, class... Size>
+requires(std::is_class_v<X>) auto bhsd(const X&, Size...) { return detail::view_of_no_pointer<X>(); }
 /// Not to be called: fails to compile, with a message that says that a pointer is expected.
-template <class X>
-requires(std::is_class_v<X>) auto bshd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
+template <class X, class... Size>
+requires(std::is_class_v<X>) auto bshd(const X&, Size...) { return detail::view_of_no_pointer<X>(); }
 /// Not to be called: fails to compile, with a message that says that a size is missing.
 template <class X>
 auto bhsd(const X&, Index, Index, Index) {

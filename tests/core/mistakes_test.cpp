@@ -196,6 +196,21 @@ TEST_F(Mistakes, LengthsOfWrongBatchSize) {
               [&] { attention(x, x, x, key_lengths({4})); });
 }
 
+TEST_F(Mistakes, LengthBeyondTheKeys) {
+  expect_says("attn: key_lengths[0] must be in 0..7 (kv_len), but is 9",
+              [&] { attention(q_, k_, v_, key_lengths({9})); });
+}
+
+TEST_F(Mistakes, SlopesForOtherHeads) {
+  const auto x = tensor({1, 8, 5, 8});
+  expect_says("attn: alibi has 1 slopes for 8 heads; alibi_slopes(heads) makes them",
+              [&] { attention(x, x, x, causal() | alibi({0.5})); });
+}
+
+TEST_F(Mistakes, DropoutInPercent) {
+  expect_says("attn: dropout: p must be in 0..1, but is 10", [&] { attention(q_, k_, v_, dropout(10, 1)); });
+}
+
 TEST_F(Mistakes, OptionsGivenTwice) {
   const std::string message =
       "attn: options are given twice, in place of mods and after them; give them once, as in {.scale = 0.5, .q_offset "
@@ -222,6 +237,16 @@ TEST_F(Mistakes, BiasForTooFewKeys) {
       "attn: bias: the tensor has shape (5, 6), which does not broadcast to (1, 1, 5, 7) as (batch, heads, q_len, "
       "kv_len)",
       [&] { attention(q_, k_, v_, bias(table)); });
+}
+
+TEST_F(Mistakes, CacheWithoutHeadDim) {
+  expect_says("attn: KvCache: batch 1, kv_heads 8, head_dim 0, v_dim 0 must all be positive; head_dim has no default",
+              [&] { KvCache<float>({.kv_heads = 8, .capacity = 4096}); });
+}
+
+TEST_F(Mistakes, HeadsThatDoNotDivideTheLayer) {
+  expect_says("attn: embed_dim (100) must be a multiple of heads (8), unless head_dim is given",
+              [&] { MultiHeadAttention<float>({.embed_dim = 100, .heads = 8}); });
 }
 
 TEST_F(Mistakes, CacheIsFull) {

@@ -21,7 +21,8 @@ inline auto alibi(Numbers given_slopes) {
                     " must be finite as a float, but is ", slopes[h]);
   return bind_mod([slopes = std::move(slopes)](const Problem& problem) {
     const Index given = static_cast<Index>(slopes.size());
-    detail::require(given == problem.heads, "alibi has ", given, " slopes for ", problem.heads, " heads");
+    detail::require(given == problem.heads, "alibi has ", given, " slopes for ", problem.heads,
+                    " heads; alibi_slopes(heads) makes them");
     return score_mod([slope = slopes.data()](auto x, const Position& p) {
       using X = decltype(x);
       return x - static_cast<X>(slope[p.head]) * static_cast<X>(p.q - p.kv);

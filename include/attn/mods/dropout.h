@@ -29,5 +29,11 @@ inline auto dropout(double p, std::uint64_t seed, Index first_batch = 0) {
   detail::require(p >= 0 && p <= 1, "dropout: p must be in 0..1, but is ", p);
   return DropoutMod{{}, p, seed, first_batch};
 }
+/// Not to be called: fails to compile, with a message that says to pass a seed.
+template <class P>
+auto dropout(P) {
+  static_assert(sizeof(P) == 0, "attn: dropout needs a seed, one for each layer and step: attn::dropout(p, seed)");
+  return DropoutMod();
+}
 
 }  // namespace attn

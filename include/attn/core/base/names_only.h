@@ -18,18 +18,32 @@ struct Unnamed {
   requires(sizeof...(Number) > 0 && (std::is_arithmetic_v<Number> && ...)) Unnamed(Number...) {}
 };
 
+/// What belongs elsewhere than in options.
+enum class Elsewhere { mask, dropout, shared_heads, threads };
+
 /// The type of a decoy member of options: one that a user may try to set, but that is not an option. Setting it does
 /// not compile, and the error says where the value belongs.
-class MaskIsNoOption {
+template <Elsewhere kWhat>
+class NoOption {
  public:
-  constexpr MaskIsNoOption() = default;
+  constexpr NoOption() = default;
   /// Not to be called.
-  template <class Mask>
-  constexpr MaskIsNoOption(const Mask&) {
-    static_assert(sizeof(Mask) == 0,
+  template <class Value>
+  constexpr NoOption(const Value&) {
+    constexpr Elsewhere kIs = sizeof(Value) > 0 ? kWhat : Elsewhere();
+    static_assert(kIs != Elsewhere::mask,
                   "attn: a mask is a mod such as attn::causal() or attn::keep(mask), not an option; pass it before the "
                   "options: attention(q, k, v, attn::keep(mask), {.scale = 0.5})");
+    static_assert(kIs != Elsewhere::dropout,
+                  "attn: dropout is a mod, not an option: attention(q, k, v, attn::dropout(p, seed))");
+    static_assert(
+        kIs != Elsewhere::shared_heads,
+        "attn: omit enable_gqa: query heads share key heads if key and value have fewer heads than the query");
+    static_assert(kIs != Elsewhere::threads,
+                  "attn: the number of threads belongs to an executor: {.executor = attn::threads(n)}; create it once "
+                  "and reuse it");
   }
 };
+using MaskIsNoOption = NoOption<Elsewhere::mask>;
 
 }  // namespace attn::detail

@@ -33,6 +33,15 @@ constexpr auto refuse_unnamed() {
                 "cache.view({a, b})");
 }
 
+/// Explains, in a static_assert, what is wrong with the arguments after a cache.
+template <class M, class... Given>
+constexpr auto check_order_over_cache() {
+  static_assert(!Viewable<M>,
+                "attn: append keys and values to the cache before the call: cache.append(k, v), then attention(q, "
+                "cache)");
+  if constexpr (!Viewable<M>) check_order<M, Given...>();
+}
+
 /// Whether this argument is not the options, or more arguments follow.
 template <class Options_, class... More>
 constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Options_&, const Options&>;
@@ -70,7 +79,7 @@ requires(!detail::Viewable<M> && detail::is_wrong<Wrong, More...>) auto attentio
 template <class Q, detail::KvSource Cache, class M = Options, class Wrong, class... More>
 requires(detail::is_wrong<Wrong, More...>) auto attention(const Q&, const Cache&, const M&, const Wrong&,
                                                           const More&...) {
-  detail::check_order<M, Wrong, More...>();
+  detail::check_order_over_cache<M, Wrong, More...>();
 }
 
 /// Not to be called: fails to compile with the message of detail::refuse_unnamed().
@@ -95,9 +104,9 @@ auto attention(const Q&, const Cache&, const M&, detail::Unnamed) {
 }
 
 /// Not to be called: fails to compile, with a message that says what is missing.
-template <class Q, detail::Viewable K>
-auto attention(const Q&, const K&) {
-  static_assert(sizeof(K) == 0,
+template <class Q, detail::Viewable... K>
+requires(sizeof...(K) <= 1) auto attention(const Q&, const K&...) {
+  static_assert(sizeof(Q) == 0,
                 "attn: attention takes query, key and value; if one matrix is all three, pass it three times: "
                 "attention(x, x, x)");
 }
