@@ -13,6 +13,7 @@
 #include <attn/attn.h>
 #include <attn/mpi.h>
 
+#include "../display/bar.h"
 #include "arguments.h"
 #include "random.h"
 #include "world.h"
@@ -147,6 +148,7 @@ void check_prefill(const Ring& ring, const Request& request, const RandomSequenc
     const std::vector<Index> tokens = sampled_tokens(request);
     const Tensor k = sequence.draw_from(RandomSequence::key, 0, request.tokens),
                  v = sequence.draw_from(RandomSequence::value, 0, request.tokens);
+    display::Bar bar("comparing with one rank");
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       attn::Options options = options_of(request);
       options.q_offset = tokens[i];
@@ -156,7 +158,9 @@ void check_prefill(const Ring& ring, const Request& request, const RandomSequenc
       const auto index = static_cast<Index>(i);
       const double difference = largest_difference(one, rows.slice(0, index, index + 1));
       if (!(difference <= largest)) largest = difference;
+      bar.update(i + 1, tokens.size());
     }
+    bar.clear();
     std::printf("%td rows compared with one rank: largest difference %.1e\n", request.check, largest);
   }
   require_small(largest);
@@ -178,6 +182,8 @@ void decode(const Request& request, const RandomSequence& sequence, const ranks:
   }
   const attn::Options options = options_of(request);
   double seconds = 0, largest = 0;
+  std::optional<display::Bar> bar;
+  if (world.is_first()) bar.emplace("decoding");
   for (Index len = request.tokens + 1; len <= end; ++len) {
     const Tensor q = sequence.draw_from(RandomSequence::query, len - 1, 1);
     const Index own = ring.rows(len);
@@ -191,7 +197,9 @@ void decode(const Request& request, const RandomSequence& sequence, const ranks:
       const double difference = largest_difference(result.out, one.out);
       if (!(difference <= largest)) largest = difference;
     });
+    if (bar) bar->update(len - request.tokens, request.decode);
   }
+  bar.reset();
   if (world.is_first()) {
     std::printf("%td tokens in %.2f ms each over striped keys", request.decode,
                 1e3 * seconds / static_cast<double>(request.decode));

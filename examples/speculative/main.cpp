@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "../display/bar.h"
 #include "../training/command_line.h"
 #include "program.h"
 #include "speculate.h"
@@ -56,6 +57,7 @@ class Program {
     const Index learned = learn(drafter);
     std::optional<double> plain, drafted;  // the shortest times, in seconds
     speculative::Statistics last;
+    std::optional<display::Bar> bar;  // of the rounds that print no text
     for (Index round = 0; round < request_.repeat; ++round) {
       const bool first = round == 0;
       std::string text, same;
@@ -73,7 +75,14 @@ class Program {
       if (same != text || last.tokens != one.tokens) throw std::runtime_error("with drafts the text differs:\n" + same);
       plain = std::min(plain.value_or(one.seconds_after_it), one.seconds_after_it);
       drafted = std::min(drafted.value_or(last.seconds), last.seconds);
+      if (first) {
+        std::cerr << "\n\n";
+        bar.emplace("writing the text again");
+      } else {
+        bar->update(round, request_.repeat - 1);
+      }
     }
+    bar.reset();
     print(learned, last, *plain, *drafted);
   }
 
@@ -90,10 +99,12 @@ class Program {
   Index learn(Drafter& drafter) const {
     SamplerOptions options{.temperature = 1, .seed = request_.sampler.seed};
     Index learned = 0;
+    display::Bar bar("writing stories to learn from");
     while (learned < request_.learn) {
       const Tokens story = write_plainly(network_.config().seq_len, options, [](std::string_view) {}).tokens;
       for (std::size_t i = 1; i < story.size() && learned < request_.learn; ++i, ++learned)
         drafter.learn(std::span(story).first(i), story[i]);
+      bar.update(learned, request_.learn);
       ++options.seed;
       if (story.size() < 2) break;  // a network that writes nothing
     }
@@ -102,7 +113,7 @@ class Program {
 
   static void print(Index learned, const speculative::Statistics& statistics, double plain, double drafted) {
     const auto after_first = static_cast<double>(statistics.new_tokens - 1);  // the first comes with the prompt
-    std::cerr << "\n\nn-grams from before     " << learned << " tokens\n"
+    std::cerr << "n-grams from before     " << learned << " tokens\n"
               << "new tokens              " << statistics.new_tokens << '\n'
               << "calls of the network    " << statistics.calls << '\n';
     if (statistics.calls == 0) return;

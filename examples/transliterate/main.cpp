@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "../display/bar.h"
 #include "../training/command_line.h"
 #include "decode.h"
 #include "heat_map.h"
@@ -92,24 +93,23 @@ void transliterate_names(std::vector<Name>& names, const Request& request, const
 
   std::vector<Tokens> sources;
   std::vector<Name*> owners;
-  const auto flush = [&] {
-    const std::vector<Tokens> targets(sources.size(), target);
-    const auto results = request.target ? score(model.network, sources, targets, request.attention_path())
-                                        : greedy(model.network, sources, prefix, request.attention_path());
-    for (std::size_t i = 0; i < results.size(); ++i) owners[i]->results.push_back(results[i]);
-    sources.clear();
-    owners.clear();
-  };
   for (Name& name : names) {
     if (request.target && name.words.size() != 1)
       throw std::invalid_argument("--score takes names of one word, not " + std::to_string(name.words.size()));
     for (const Word& word : name.words) {
       sources.push_back(ids_with_warnings(word, model.source));
       owners.push_back(&name);
-      if (sources.size() == kBatch) flush();
     }
   }
-  if (!sources.empty()) flush();
+  display::Bar bar("transliterating");
+  for (std::size_t begin = 0; begin < sources.size(); begin += kBatch) {
+    const std::size_t end = std::min(begin + kBatch, sources.size());
+    const std::vector<Tokens> batch(&sources[begin], &sources[begin] + (end - begin)), targets(batch.size(), target);
+    const auto results = request.target ? score(model.network, batch, targets, request.attention_path())
+                                        : greedy(model.network, batch, prefix, request.attention_path());
+    for (std::size_t i = 0; i < results.size(); ++i) owners[begin + i]->results.push_back(results[i]);
+    bar.update(end, sources.size());
+  }
 }
 
 void print(const Name& name, const Request& request, const Vocabulary& vocabulary) {

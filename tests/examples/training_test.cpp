@@ -1,6 +1,7 @@
 // Common parts of the training programs: progress, Ctrl-C, the loss curve and the report page.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "bar.h"
 #include "count.h"
 #include "interrupt.h"
 #include "loss_curve.h"
@@ -71,6 +73,29 @@ TEST(TrainingProgress, NoLineIsLongerThanTheTerminal) {
   progress.update(1, 2.5, 8);
   EXPECT_EQ(out.str().find("\u2591"), std::string::npos) << "no space for a bar";
   EXPECT_LE(out.str().size(), 60u);
+}
+
+TEST(Bar, AppearsOnATerminalAndIsErased) {
+  for (const bool terminal : {false, true}) {
+    std::ostringstream out;
+    {
+      display::Bar bar("counting", out, terminal, std::chrono::seconds(0));
+      bar.update(0, 4);
+      EXPECT_EQ(out.str(), "");
+      bar.update(4, 4);
+      bar.update(4, 4);  // too soon to draw again
+      std::string full;
+      for (int i = 0; i < 24; ++i) full += "\u2588";
+      EXPECT_EQ(out.str(), terminal ? "counting " + full + " 0 s left" : "");
+    }
+    EXPECT_EQ(out.str().ends_with("\r\x1b[K"), terminal);
+  }
+}
+
+TEST(Bar, StaysSilentDuringShortWork) {
+  std::ostringstream out;
+  display::Bar("counting", out, true, std::chrono::hours(1)).update(1, 2);
+  EXPECT_EQ(out.str(), "");
 }
 
 TEST(TrainingProgress, Durations) {
