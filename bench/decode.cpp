@@ -134,10 +134,12 @@ class Bench {
     table_.print(std::cout);
   }
   const BarChart& chart() const { return chart_; }
+  const std::string& names() const { return names_; }  ///< of all workloads
 
  private:
   bool begins(const Work& w) {
     progress_.begin_row(w.name);
+    names_ += (names_.empty() ? "" : ", ") + w.name;
     return w.name.find(only_) != std::string::npos;
   }
 
@@ -150,7 +152,7 @@ class Bench {
 
   attn::Executor executor_;
   Budget budget_;
-  std::string only_;
+  std::string only_, names_;
   bool row_invariant_;
   Table table_;
   Progress progress_;
@@ -212,7 +214,8 @@ int main(int argc, char** argv) {
     Bench bench(attn::threads(threads), quick ? Budget{0.001, 1} : Budget{seconds, 15}, only, row_invariant,
                 quick ? 3 : 10, program.results());
     run(bench, quick);
-    if (bench.chart().groups.empty()) throw std::invalid_argument("no workload has \"" + only + "\" in its name");
+    if (bench.chart().groups.empty())
+      throw std::invalid_argument("nothing has \"" + only + "\" in its name; there are: " + bench.names());
     bench.print();
     BarChart chart = bench.chart();
     chart.notes = {conditions.str()};

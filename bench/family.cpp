@@ -9,7 +9,6 @@
 #include <iostream>
 #include <memory>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -126,8 +125,7 @@ void run(Program& program, const std::string& only) {
   std::vector<Index> lengths;
   for (Index n = quick ? 256 : 1024; n <= longest; n *= 2) lengths.push_back(n);
   std::vector<Kind> all = kinds();
-  std::erase_if(all, [&](const Kind& kind) { return kind.name.find(only) == std::string::npos; });
-  if (all.empty()) throw std::invalid_argument("no kind has \"" + only + "\" in its name");
+  keep_named(all, only, [](const Kind& kind) { return kind.name; });
   std::vector<Curve> times, memories;
   for (const Kind& kind : all) times.push_back({kind.name, {}}), memories.push_back({kind.name, {}});
 

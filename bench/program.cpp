@@ -1,5 +1,7 @@
 #include "program.h"
 
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +17,8 @@
 namespace bench {
 
 void expect_writable(const std::string& path) {
-  if (!path.empty() && !std::ofstream(path, std::ios::app)) throw std::runtime_error("cannot write " + path);
+  if (!path.empty() && !std::ofstream(path, std::ios::app))
+    throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
 }
 
 Program::Program(std::string name, const std::string& description)

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,16 @@ class Program {
   bool quick_ = false, is_silent_ = false;
   Results results_;
 };
+
+/// Keeps the rows whose names contain `part`; name_of(row) is the name.
+/// @throws std::invalid_argument, which lists the names, if there are none.
+template <class Row, class NameOf>
+void keep_named(std::vector<Row>& rows, const std::string& part, const NameOf& name_of) {
+  std::string names;
+  for (const Row& row : rows) names += (names.empty() ? "" : ", ") + name_of(row);
+  std::erase_if(rows, [&](const Row& row) { return name_of(row).find(part) == std::string::npos; });
+  if (rows.empty()) throw std::invalid_argument("nothing has \"" + part + "\" in its name; there are: " + names);
+}
 
 /// Fails early if a file cannot be written, so that minutes of work do not end in "cannot write". @throws
 /// std::runtime_error

@@ -3,14 +3,12 @@
 #include <mpi.h>
 #include <sched.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -154,11 +152,7 @@ std::vector<Work> workloads(bool quick, int ranks, const Settings& s) {
   all.push_back({n, true, 0, true});
   if (s.heads >= ranks) all.push_back({n, true, 0, true, Distribution::by_heads});
   all.push_back({quick ? 2048 : 65536, true, quick ? 64 : 1024, false, Distribution::contiguous});
-  all.erase(
-      std::remove_if(all.begin(), all.end(),
-                     [&](const Work& w) { return (text(w) + distribution_text(w)).find(s.only) == std::string::npos; }),
-      all.end());
-  if (all.empty()) throw std::invalid_argument("no row has \"" + s.only + "\" in its name");
+  keep_named(all, s.only, [](const Work& w) { return text(w) + distribution_text(w); });
   return all;
 }
 
