@@ -145,10 +145,12 @@ inline auto learned_rows(const Setting& s) {
   for (Index i = 0; i < 7; ++i) (*table)(i) = static_cast<float>(s.random.uniform(-1, 1));
   const auto place = [](const auto& p) { return ((p.kv - p.q) % 7 + 7) % 7; };
   const auto change = [](auto x, auto w, const auto&) { return x * (2 - w) + w; };
-  return score("learned", attn::learned(*table, *table, place, change), [table, place](Real x, const Pair& p) {
+  auto rows = score("learned", attn::learned(*table, *table, place, change), [table, place](Real x, const Pair& p) {
     const Real w = (*table)(place(p));
     return x * (2 - w) + w;
   });
+  rows[0].meaning.gain = [](Index) { return 3.0; };
+  return rows;
 }
 
 /// The published slopes, or random ones.
