@@ -48,7 +48,8 @@ set(pages
     "include/attn/layers/README.md|layers_package|Layers"
     "include/attn/jvp/README.md|jvp_package|Forward mode"
     "include/attn/mpi/README.md|mpi_package|MPI"
-    ".github/CONTRIBUTING.md|contributing|Contributing")
+    ".github/CONTRIBUTING.md|contributing|Contributing"
+    "tests/faults/README.md|faults|Planted faults")
 
 # The page of examples/web, if it has been built.
 set(demo ${SOURCE_DIR}/build/web/index.html)
