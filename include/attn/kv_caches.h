@@ -16,6 +16,13 @@
 
 namespace attn {
 
+/// The sizes of a latent row, which is stored in place of a key and a value (multi-head latent attention; DeepSeek-AI
+/// 2024, "DeepSeek-V2", section 2.1).
+struct LatentConfig {
+  Index rank = 0;      ///< features of the compressed key and value (d_c, kv_lora_rank); 0: no latent rows
+  Index rope_dim = 0;  ///< rotated features of the key that follow them (d_h^R, qk_rope_head_dim)
+};
+
 /// The sizes of KvCaches.
 struct KvCachesConfig {
   Index layers = 0;      ///< layers of the decoder; required
@@ -29,6 +36,9 @@ struct KvCachesConfig {
   std::vector<std::optional<Rope>> ropes = {};
   Index window = 0;  ///< if positive, how many of the last tokens stay; see PagedKvCacheConfig
   Index sinks = 0;   ///< with a window: how many of the first tokens stay in addition; see PagedKvCacheConfig
+  /// If its rank is positive, a token has one row of rank + rope_dim features, which is its key and, without the last
+  /// rope_dim, its value. kv_heads must be 1; head_dim and v_dim follow. There is no rope: append rotated rows.
+  LatentConfig latent = {};
 };
 
 namespace detail {
@@ -38,6 +48,7 @@ struct KvCachesWithRopeInBraces {
   RopeConfig rope;
   std::vector<std::optional<Rope>> ropes;
   Index window, sinks;
+  LatentConfig latent;
 };
 
 /// What a step of KvCaches appends, and where.
@@ -231,6 +242,22 @@ class KvCaches {
   friend class KvLayer<T>;
 
   static KvCachesConfig checked(KvCachesConfig c) {
+    if (c.latent.rank != 0 || c.latent.rope_dim != 0) {
+      const auto& [rank, rope_dim] = c.latent;
+      detail::require(rank > 0 && rope_dim >= 0 && rank <= detail::kLargestIndex && rope_dim <= detail::kLargestIndex,
+                      "KvCaches: latent.rank ", rank, " must be positive, and latent.rope_dim ", rope_dim,
+                      " at least 0");
+      detail::require(
+          c.kv_heads == 1 && (c.head_dim == 0 || c.head_dim == rank + rope_dim) && (c.v_dim == 0 || c.v_dim == rank),
+          "KvCaches: with latent rows of ", rank, " + ", rope_dim, " features, kv_heads must be 1, head_dim ",
+          rank + rope_dim, " and v_dim ", rank, " (or left out), but they are ", c.kv_heads, ", ", c.head_dim, " and ",
+          c.v_dim);
+      detail::require(!c.rope && c.ropes.empty(),
+                      "KvCaches: latent rows are rotated before they are appended, in their "
+                      "last rope_dim features; leave out the rope");
+      c.head_dim = rank + rope_dim;
+      c.v_dim = rank;
+    }
     if (c.v_dim == 0) c.v_dim = c.head_dim;
     detail::require(
         c.layers > 0 && c.kv_heads > 0 && c.head_dim > 0 && c.v_dim > 0 && c.pages > 0 && c.page_size > 0,
@@ -318,6 +345,21 @@ class KvLayer {
                     options);
     });
   }
+  /// Appends latent rows (sequences, 1, tokens, rank + rope_dim) to caches that have them; see LatentConfig.
+  template <class X>
+  void append_latent(const X& rows, const AppendOptions& options = {}) {
+    const auto& held = detail::evaluated(rows);
+    const auto keys = latent_view(held);
+    append(keys, keys.slice(3, 0, caches_->config().v_dim), options);
+  }
+  /// Appends latent rows (1, 1, sum of lens, rank + rope_dim) with the sequences packed back to back.
+  template <class X, std::convertible_to<Indices> Lens = Indices>
+  void append_latent(const X& rows, Lens lens, const AppendOptions& options = {}) {
+    const auto& held = detail::evaluated(rows);
+    const auto keys = latent_view(held);
+    append(keys, keys.slice(3, 0, caches_->config().v_dim), std::move(lens), options);
+  }
+
   /// Appends the step's tokens with the sequences packed back to back, lens[i] tokens of the i-th: k (1, kv_heads, sum
   /// of lens, head_dim), v (1, kv_heads, sum of lens, v_dim).
   template <class K, class V, std::convertible_to<Indices> Lens = Indices>
@@ -345,10 +387,21 @@ class KvLayer {
     caches_->opened(step_);
     return caches_->appended_[static_cast<std::size_t>(layer_)] != 0;
   }
+  template <class X>
+  auto latent_view(const X& rows) const {
+    const KvCachesConfig& c = caches_->config();
+    const auto keys = detail::as_rank4(attn::view(rows));
+    detail::require(c.latent.rank > 0, "append_latent: the caches store keys and values; construct them with .latent");
+    detail::require(keys.dim(3) == c.head_dim, "append_latent: rows have shape ", keys.shape(), ", expected ",
+                    c.head_dim, " features, latent.rank + latent.rope_dim");
+    return keys;
+  }
   void restore(bool appended) noexcept { caches_->appended_[static_cast<std::size_t>(layer_)] = appended; }
 
   void append_tokens(const Tokens& tokens, std::span<const Index> lens, bool packed, const AppendOptions& options) {
     const detail::OpenStep& step = caches_->opened(step_);
+    detail::require(caches_->config().latent.rank == 0 || tokens.k.data() == tokens.v.data(),
+                    "append: the caches store one latent row per token; use append_latent(rows)");
     detail::check_appended(tokens, caches_->config(), step.sequences.size(), lens, packed,
                            [&](std::size_t i) { return step.sequences[i]; });
     for (std::size_t i = 0; i < lens.size(); ++i)

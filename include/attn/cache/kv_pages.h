@@ -204,22 +204,23 @@ struct NewTokens {
 };
 
 /// Pages of keys and values. A page stores all keys of a head and then all its values, so that memory is read in long
-/// runs, which processors prefetch best.
+/// runs, which processors prefetch best. In pages of latent rows, a value is the first v_dim elements of its key.
 template <class T>
 class KvPages {
  public:
   using Computed = cached_t<T>;
 
-  KvPages(Index pages, Index kv_heads, Index page_size, Index head_dim, Index v_dim)
+  KvPages(Index pages, Index kv_heads, Index page_size, Index head_dim, Index v_dim, bool latent = false)
       : head_dim_(head_dim),
         v_dim_(v_dim),
-        numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, row_size(head_dim, v_dim)})),
+        latent_(latent),
+        numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, row_size(head_dim, latent ? 0 : v_dim)})),
         scales_(Tensor<float, 4>::uninitialized({TokenRows<T>::kScaled ? pages : 0, kv_heads, 2, page_size})) {
     advise_huge_pages(numbers_.data(), bytes_of(numbers_));
   }
 
   TokenRows<T> keys() { return rows(0, 0, head_dim_); }
-  TokenRows<T> values() { return rows(1, blocks(head_dim_), v_dim_); }
+  TokenRows<T> values() { return latent_ ? rows(0, 0, v_dim_) : rows(1, blocks(head_dim_), v_dim_); }
   TokenRows<T> keys() const { return const_cast<KvPages*>(this)->keys(); }
   TokenRows<T> values() const { return const_cast<KvPages*>(this)->values(); }
   Index page_size() const { return numbers_.dim(2); }
@@ -236,7 +237,7 @@ class KvPages {
 
   void copy_page(const KvPages& other, Index from, Index to, Index tokens) {
     keys().copy(other.keys(), from, to, tokens);
-    values().copy(other.values(), from, to, tokens);
+    if (!latent_) values().copy(other.values(), from, to, tokens);
   }
 
   /// New tokens, and the workspace of append(). It is allocated before anything is changed, so that append() itself
@@ -316,7 +317,7 @@ class KvPages {
       } else if (!stays) {
         keys.move(move);
       }
-      if (!stays) values.move(move);
+      if (!stays && !latent_) values.move(move);
     }
   }
 
@@ -337,6 +338,7 @@ class KvPages {
         family.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed);
         for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.rotate(packed + i * head_dim, i);
         keys.store(family, packed, count, page, head, at);
+        if (latent_) continue;
         family.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed);
         values.store(family, packed, count, page, head, at);
       }
@@ -361,7 +363,7 @@ class KvPages {
     TokenRows<T> t;
     t.dim = dim;
     t.numbers = TensorView<T, 4>(numbers_.data() + first * tokens, {numbers_.dim(0), heads, tokens, blocks(dim)},
-                                 {heads * tokens * row, tokens * row, blocks(dim), 1});
+                                 {heads * tokens * row, tokens * row, latent_ ? row : blocks(dim), 1});
     if (TokenRows<T>::kScaled)
       t.scales = TensorView<float, 3>(scales_.data() + which * tokens, {numbers_.dim(0), heads, tokens},
                                       {heads * 2 * tokens, 2 * tokens, 1});
@@ -369,6 +371,7 @@ class KvPages {
   }
 
   Index head_dim_, v_dim_;
+  bool latent_;
   Tensor<T, 4> numbers_;  // for each head of a page, all its keys and then all its values
   Tensor<float, 4> scales_;
 };

@@ -116,10 +116,12 @@ class PagedLayers {
  private:
   template <class Config>
   static std::vector<KvPages<T>> pages_of(const Config& config, Index layers) {
+    bool latent = false;
+    if constexpr (requires { config.latent; }) latent = config.latent.rank > 0;
     std::vector<KvPages<T>> pages;
     pages.reserve(static_cast<std::size_t>(layers));
     for (Index layer = 0; layer < layers; ++layer)
-      pages.emplace_back(config.pages, config.kv_heads, config.page_size, config.head_dim, config.v_dim);
+      pages.emplace_back(config.pages, config.kv_heads, config.page_size, config.head_dim, config.v_dim, latent);
     return pages;
   }
 

@@ -123,6 +123,10 @@ extern const Eigen::MatrixXf float_q, qf, kf, vf;
 extern const Eigen::Matrix<Eigen::half, Eigen::Dynamic, Eigen::Dynamic> half_k, half_v;
 }  // namespace halves
 
+namespace latent {
+extern const attn::Tensor<float, 4> rows, absorbed_q;
+}  // namespace latent
+
 namespace padding {
 extern const attn::Tensor<float, 4> q, k, v;
 extern const attn::Tensor<bool, 2> key_padding_mask, attention_mask;
