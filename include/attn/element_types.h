@@ -67,7 +67,7 @@ struct Float8E5M2 {
 
 /// 32 numbers of 4 bits that share a scale, 4.5 bits per number: number i is (digit(i) - 8) * scale. The number of the
 /// largest magnitude has digit 0. The others are off by at most |scale| / 2; but those above 7.5 |scale| that have the
-/// other sign have digit 15 and are off by up to 1.02 |scale|. If a number is not finite, all become NaN; if all
+/// other sign have digit 15 and are off by up to 1.04 |scale|. If a number is not finite, all become NaN; if all
 /// magnitudes are below 2^-120, all become 0. The format is that of Q4_0 in ggml, with a bf16 scale.
 struct Int4 {
   static constexpr Index kNumbers = 32;
@@ -81,14 +81,12 @@ struct Int4 {
   /// Digit i, in 0 .. 15.
   int digit(Index i) const { return digits[static_cast<std::size_t>(i % 16)] >> (i / 16 * 4) & 15; }
   /// Number i.
-  float operator[](Index i) const {
-    return static_cast<float>(digit(i)) * static_cast<float>(scale) + -8 * static_cast<float>(scale);
-  }
+  float operator[](Index i) const { return static_cast<float>(digit(i) - 8) * static_cast<float>(scale); }
 };
 
 /// Like Int4, with a zero point, 5 bits per number: number i is digit(i) * scale + zero. Its 16 values cover the range
 /// from the smallest number to the largest, with errors of at most scale / 2. This suits numbers that have a part in
-/// common. If one is not finite, all become NaN.
+/// common. If one is not finite, all become NaN. If they range over more than 15 * 2^124, the upper ones are too small.
 struct Int4Asymmetric {
   static constexpr Index kNumbers = 32;
 
@@ -137,7 +135,8 @@ inline Int4::Int4(const float* numbers) {
   if (!of.finite) {
     scale = std::numeric_limits<Eigen::bfloat16>::quiet_NaN();
   } else if (std::abs(largest) >= 0x1p-120f) {  // the inverse of a smaller scale overflows
-    scale = static_cast<Eigen::bfloat16>(largest / -8);
+    constexpr float kMost = 0x1.fep124f;        // times 8 is the largest bf16
+    scale = static_cast<Eigen::bfloat16>(std::clamp(largest / -8, -kMost, kMost));
     detail::set_digits(digits, numbers, -8 * static_cast<float>(scale), static_cast<float>(scale));
   }
 }
@@ -153,7 +152,7 @@ inline Int4Asymmetric::Int4Asymmetric(const float* numbers) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(std::max(of.least, -kLargest));
   const std::uint32_t down = (bits >> 31 ? bits + 0xffffu : bits) >> 16;
   zero = Eigen::numext::bit_cast<Eigen::bfloat16>(static_cast<std::uint16_t>(down));
-  const float step = of.most / 15 - static_cast<float>(zero) / 15;
+  const float step = std::min(of.most / 15 - static_cast<float>(zero) / 15, 0x1p124f);
   if (step < 0x1p-120f) return;  // the inverse would overflow
   scale = static_cast<Eigen::bfloat16>(step);
   detail::set_digits(digits, numbers, static_cast<float>(zero), static_cast<float>(scale));

@@ -48,8 +48,8 @@ class KvChangeRope : public ::testing::Test {
 
   Random random_{1};
 };
-using Formats = ::testing::Types<float, double, Eigen::bfloat16, std::int8_t, Float8E4M3, Int4>;
-TYPED_TEST_SUITE(KvChangeRope, Formats);
+using RotatedFormats = ::testing::Types<float, double, Eigen::bfloat16, std::int8_t, Float8E4M3, Int4>;
+TYPED_TEST_SUITE(KvChangeRope, RotatedFormats);
 
 TYPED_TEST(KvChangeRope, EqualsTheKeysOfTheOtherRope) {
   for (const RopePairs pairs : {RopePairs::halves, RopePairs::interleaved}) {

@@ -61,8 +61,8 @@ struct Both {
 
 template <class S>
 class KvLatent : public ::testing::Test {};
-using Formats = ::testing::Types<float, double, Eigen::bfloat16, Float8E4M3, Int4, std::int8_t>;
-TYPED_TEST_SUITE(KvLatent, Formats);
+using LatentFormats = ::testing::Types<float, double, Eigen::bfloat16, Float8E4M3, Int4, std::int8_t>;
+TYPED_TEST_SUITE(KvLatent, LatentFormats);
 
 TYPED_TEST(KvLatent, EqualsCachesOfKeysAndValues) {
   Random random(1);

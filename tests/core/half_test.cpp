@@ -1,4 +1,4 @@
-// 16-bit floats: conversions, and mixed types of a call's tensors.
+// 16-bit floats, and the smaller types of caches: conversions, and mixed types of a call's tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -50,6 +50,56 @@ TEST(Half, EveryValueIsReadExactly) {
         }
       }
     }
+}
+
+/// Converts rows of 67 elements, whole vectors and a remainder, with the vectors of each instruction set.
+template <DType kDType>
+void expect_converted(const std::vector<std::uint8_t>& bytes, Index rows, const std::vector<float>& wanted) {
+  constexpr Index kColumns = 67, kBlock = detail::elements_of_block(kDType);
+  const Index stride = (kColumns + kBlock - 1) / kBlock * kBlock;
+  const detail::RowsToRead from{reinterpret_cast<const std::byte*>(bytes.data()), kDType, stride, 1};
+  for (Isa isa : instruction_sets()) {
+    std::vector<float> got(static_cast<std::size_t>(rows * kColumns));
+    detail::cached_family<kDType>(detail::vectors_of(isa)).pack_rows(from, rows, kColumns, got.data());
+    for (std::size_t i = 0; i < got.size(); ++i)
+      ASSERT_TRUE(bits(got[i]) == bits(wanted[i]) || (std::isnan(got[i]) && std::isnan(wanted[i])))
+          << to_string(isa) << " " << i << " is " << got[i] << " instead of " << wanted[i];
+  }
+}
+
+TEST(SmallTypes, VectorsOf8BitFloatsEqualSingleOnes) {
+  std::vector<std::uint8_t> codes;
+  std::vector<float> e4m3, e5m2;
+  for (int i = 0; i < 4 * 67; ++i) {
+    codes.push_back(static_cast<std::uint8_t>(i * 37));  // all codes, in another order
+    e4m3.push_back(detail::from_float8(codes.back(), 3));
+    e5m2.push_back(detail::from_float8(codes.back(), 2));
+  }
+  expect_converted<DType::f8_e4m3>(codes, 4, e4m3);
+  expect_converted<DType::f8_e5m2>(codes, 4, e5m2);
+}
+
+template <class Block, DType kDType>
+void check_blocks() {
+  Random random(3);
+  constexpr Index kRows = 40, kBlocks = 3;
+  std::vector<std::uint8_t> bytes(kRows * kBlocks * sizeof(Block));
+  std::vector<float> wanted;
+  for (Index row = 0; row < kRows; ++row)
+    for (Index b = 0; b < kBlocks; ++b) {
+      std::vector<float> numbers(32);
+      for (float& x : numbers) x = static_cast<float>(random.uniform(-3, 5));
+      if (row == 7 && b == 1) numbers[5] = std::numeric_limits<float>::infinity();
+      const Block block(numbers.data());
+      std::memcpy(bytes.data() + static_cast<std::size_t>(row * kBlocks + b) * sizeof(Block), &block, sizeof(Block));
+      for (Index i = 0; i < 32 && b * 32 + i < 67; ++i) wanted.push_back(block[i]);
+    }
+  expect_converted<kDType>(bytes, kRows, wanted);
+}
+
+TEST(SmallTypes, VectorsOf4BitIntegersEqualSingleOnes) {
+  check_blocks<Int4, DType::i4>();
+  check_blocks<Int4Asymmetric, DType::i4_asymmetric>();
 }
 
 TEST(Half, ValuesAreRoundedToTheNearestTiesToEven) {

@@ -12,6 +12,8 @@ typedef float float32x4_t __attribute__((vector_size(16)));
 typedef std::int32_t int32x4_t __attribute__((vector_size(16)));
 typedef std::uint32_t uint32x4_t __attribute__((vector_size(16)));
 typedef std::int16_t int16x8_t __attribute__((vector_size(16)));
+typedef std::uint16_t uint16x8_t __attribute__((vector_size(16)));
+typedef std::uint8_t uint8x8_t __attribute__((vector_size(8)));
 typedef std::int8_t int8x8_t __attribute__((vector_size(8)));
 typedef std::int16_t int16x4_t __attribute__((vector_size(8)));
 typedef std::uint16_t uint16x4_t __attribute__((vector_size(8)));
@@ -52,6 +54,16 @@ inline int16x8_t vmovl_s8(int8x8_t x) {
 }
 inline int16x4_t vget_low_s16(int16x8_t x) {
   return lane_by_lane<int16x4_t>(x, [](std::int16_t lane) { return lane; });
+}
+inline uint8x8_t vcreate_u8(std::uint64_t x) { return std::bit_cast<uint8x8_t>(x); }
+inline uint16x8_t vmovl_u8(uint8x8_t x) {
+  return lane_by_lane<uint16x8_t>(x, [](std::uint8_t lane) { return lane; });
+}
+inline uint16x4_t vget_low_u16(uint16x8_t x) {
+  return lane_by_lane<uint16x4_t>(x, [](std::uint16_t lane) { return lane; });
+}
+inline uint32x4_t vmovl_u16(uint16x4_t x) {
+  return lane_by_lane<uint32x4_t>(x, [](std::uint16_t lane) { return lane; });
 }
 inline int32x4_t vmovl_s16(int16x4_t x) {
   return lane_by_lane<int32x4_t>(x, [](std::int16_t lane) { return lane; });

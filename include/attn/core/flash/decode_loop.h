@@ -338,8 +338,8 @@ class DecodeLoop {
                                                                                   : 1) +
                                    (dots_ ? dots_->query_header : 0),
                           .out = problem_.v_dim,
-                          .packed_key = key_tiles_.copies_any(tensors_.k) ? problem_.head_dim : 0,
-                          .packed_value = key_tiles_.copies_any(tensors_.v) ? problem_.v_dim : 0,
+                          .packed_key = key_tiles_.size_of_copied(tensors_.k),
+                          .packed_value = key_tiles_.size_of_copied(tensors_.v),
                           .keys = step_,
                           .value_sums = key_tiles_.reads_runs(tensors_.v, most_queries_) ? problem_.v_dim : 0,
                           .totals = has_totals(problem_.kv_len)},

@@ -77,8 +77,11 @@ class DecodeTiles {
     constexpr Index kGroup = 16;
     return queries > 1 && has_rows(t) && !t.is_gathered() && t.splits_tiles_of(kKeyTile) && t.page_size() % kGroup == 0;
   }
-  /// Whether any tile may be copied, including a short one at the end.
-  bool copies_any(const KvRows<T>& t) const { return copies(t, 1); }
+  /// Elements of type T that a row takes in a copy; 0 if no tile may be copied, not even a short one at the end.
+  Index size_of_copied(const KvRows<T>& t) const {
+    const Index size = static_cast<Index>(sizeof(T));
+    return copies(t, 1) ? std::max(t.dim(3), ceil_div(t.size_of_row(), size)) : 0;  // converted or not
+  }
 
   /// Whether keys and values are contiguous rows of T, neither gathered nor in several pages.
   bool are_contiguous_rows() const {
@@ -212,7 +215,7 @@ class DecodeTiles {
       return {bytes, DType::native, dim, 1};
     }
     // Copied without conversion, so that the kernels compute the same wherever a page ends.
-    const Index width = t.size_of_row();
+    const Index width = t.size_of_row(), stride = padded(dim, elements_of_block(t.dtype()));
     if (t.is_gathered()) {
       // Processors cannot predict the order of listed rows, so each copy is preceded by the prefetch of a row that is
       // copied a tile later. Rows by runs, as below, took 1.5 to 3 times as long.
@@ -221,16 +224,16 @@ class DecodeTiles {
         if (kPrefetches && i < next.count) next.fetch(i);
         std::memcpy(bytes + i * width, from.at(i), static_cast<std::size_t>(width));
       }
-      return {bytes, t.dtype(), dim, 1};
+      return {bytes, t.dtype(), stride, 1};
     }
     for_each_run(now, [&](const RowsToRead& from, const Range& run) {
-      const Index stride = size_of_elements<T>(t.dtype(), from.stride);
+      const Index step = size_of_elements<T>(t.dtype(), from.stride);
       for (Index i = 0; i < run.size(); ++i) {
         fetching.lines(ceil_div(width, kCacheLine));
-        std::memcpy(bytes + (run.begin + i) * width, from.data + i * stride, static_cast<std::size_t>(width));
+        std::memcpy(bytes + (run.begin + i) * width, from.data + i * step, static_cast<std::size_t>(width));
       }
     });
-    return {bytes, t.dtype(), dim, 1};
+    return {bytes, t.dtype(), stride, 1};
   }
 
   /// numbers *= scales, for calls without DotKernels. Uses 16-byte vectors, which every program may use. A scalar loop,

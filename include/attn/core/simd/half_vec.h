@@ -288,9 +288,13 @@ struct SmallVec {
     Bits digits;
     HalfVec<Bytes>::load_bytes(digits, block + first % kHalf);
     digits = (digits >> static_cast<int>(first / kHalf * 4)) & 15u;
+    if constexpr (kDType == DType::i4) digits -= 8u;
+    const Raw numbers = __builtin_convertvector((typename V::IntRaw)digits, Raw);
     const float scale = from_bf16(block + kHalf);
-    const float zero = kDType == DType::i4 ? -8 * scale : from_bf16(block + kHalf + 2);
-    return V::multiply_add(__builtin_convertvector((typename V::IntRaw)digits, Raw), scale, V::broadcast(zero).raw);
+    if constexpr (kDType == DType::i4)
+      return {numbers * scale};
+    else
+      return V::multiply_add(numbers, scale, V::broadcast(from_bf16(block + kHalf + 2)).raw);
   }
 
  private:
