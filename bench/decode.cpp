@@ -107,6 +107,10 @@ class Bench {
     variants.push_back(bf16.variant("bf16"));
     variants.push_back(f16.variant("f16"));
     variants.push_back(i8.variant("int8"));
+    Contiguous<attn::Float8E4M3> f8(w, n, options);
+    Contiguous<attn::Int4> i4(w, n, options);
+    variants.push_back(f8.variant("f8 (E4M3)"));
+    variants.push_back(i4.variant("int4"));
     compare(w, variants);
   }
 
