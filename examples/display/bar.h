@@ -13,8 +13,8 @@
 
 namespace display {
 
-/// A line that is updated in place: what is being done, a bar, and the time left. It appears after two seconds, and only
-/// if standard error is a terminal. The destructor erases it.
+/// A line that is updated in place: what is being done, a bar, and the time left. It appears after two seconds, and
+/// only if standard error is a terminal. The destructor erases it.
 class Bar {
  public:
   using Clock = std::chrono::steady_clock;

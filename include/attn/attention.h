@@ -106,7 +106,8 @@ requires(!detail::KvSource<K>) Explanation
 /// keys and values exceed the cache and the heads of a token are adjacent in memory, a thread processes single queries
 /// of up to eight heads at a time and needs memory for each of these heads. The size depends on the sizes, strides and
 /// scalar types of the arguments, on the options, and on mods that group tokens or list keys, such as strided_sparse()
-/// and select(); also on weight mods, and with row_invariant on sinks() and dropout().
+/// and select(); also on weight mods; with row_invariant on sinks() and dropout(); and, if products are rounded to
+/// bfloat16, on sinks() and Options::accumulate.
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;

@@ -16,8 +16,8 @@ namespace attn {
 
 namespace detail {
 /// An 8-bit float with a fraction of `fraction` bits, as the OCP specification of 8-bit floating point (OFP8, revision
-/// 1.0) defines them: 3 bits for E4M3, which has no infinities and a single NaN, and 2 for E5M2. Rounds to nearest, ties
-/// to even. Finite numbers beyond the largest become the largest.
+/// 1.0) defines them: 3 bits for E4M3, which has no infinities and a single NaN, and 2 for E5M2. Rounds to nearest,
+/// ties to even. Finite numbers beyond the largest become the largest.
 inline std::uint8_t to_float8(float x, int fraction) {
   const bool has_infinity = fraction == 2;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x), sign = bits >> 24 & 0x80u;

@@ -54,9 +54,9 @@ inline namespace ATTN_BUILT_FOR {
 /// - std::int8_t, with one scale per token and head (largest magnitude / 127). The error of an element is at most
 ///   scale / 2. A row whose elements all have magnitudes below 2^-120 becomes 0, and a row with inf or NaN becomes NaN.
 /// - Float8E4M3 and Float8E5M2, without a scale: relative errors of up to 2^-4 and 2^-3, for elements in their range.
-/// - Int4, with one scale per 32 elements of a row, and Int4Asymmetric, with a scale and a zero point (4.5 and 5 bits per
-///   element). Views of keys and values have a column for each 32 elements; the last is padded. Rows that are not a
-///   multiple of 16 elements are converted one by one at their end.
+/// - Int4, with one scale per 32 elements of a row, and Int4Asymmetric, with a scale and a zero point (4.5 and 5 bits
+///   per element). Views of keys and values have a column for each 32 elements; the last is padded. Elements after the
+///   last multiple of 16 are converted one by one.
 ///
 /// The tokens of a head are contiguous, (capacity, dim); keys() and values() are views of them. When a sequence is
 /// full, the capacity of all sequences doubles, or grows to what is needed if that is more. All tokens are then moved:
@@ -168,9 +168,9 @@ class KvCache {
   /// Removes tokens begin … end - 1 of a sequence. The row numbers of later tokens decrease by end - begin. With a
   /// rope, their keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024,
   /// section 3.2), so that no gap between positions remains; attention_factor() is not applied again. Each rotation
-  /// rounds a key once more, by at most about an ulp of the larger element of a pair, or by scale / 2 with std::int8_t;
-  /// 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. In
-  /// both cases, mods see row numbers.
+  /// rounds a key once more, by at most about an ulp of the larger element of a pair, or as append() does if an element
+  /// has fewer than 16 bits; 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`,
+  /// keys are not rotated. In both cases, mods see row numbers.
   ///
   /// Cost: the keys and values of later tokens are copied once. With a rope, the call takes less than 1.5 times as long
   /// as without.

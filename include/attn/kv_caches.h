@@ -227,7 +227,8 @@ class KvCaches {
       if (to) detail::check_rope_change(storage.rope(layer), *to);
       has_rope |= to.has_value();
     }
-    if (!has_rope) detail::check_rope_change(nullptr, Rope({.head_dim = 2}));
+    detail::require(has_rope,
+                    "change_rope: no layer has a rope, so no keys are rotated; construct the caches with .rope");
     KvCachesConfig config = config_;
     if (config.ropes.empty() && given == 1)
       config.rope = changed.front();

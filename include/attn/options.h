@@ -54,7 +54,7 @@ class Normaliser {
 /// take the place of mods: `attention(q, k, v, {.scale = 0.25})`.
 struct Options {
   detail::NamesOnly names_only{};  ///< Rejects unnamed numbers, such as `{2, 0}`. It has no other use.
-  /// Cannot be set: these names, some of them PyTorch's, fail to compile, with a message that says what to write instead.
+  /// Cannot be set: these names, some of them PyTorch's, fail to compile, with a message that says what to write.
   /// @{
   detail::MaskIsNoOption mask{}, attn_mask{}, causal{}, is_causal{};
   detail::NoOption<detail::Elsewhere::dropout> dropout_p{};

@@ -117,9 +117,9 @@ class PagedKvCache {
   /// Removes tokens begin … end - 1 of a sequence. The row numbers of later tokens decrease by end - begin. With a
   /// rope, their keys are rotated by the position of `begin` minus that of `end` (StreamingLLM: Xiao et al. 2024,
   /// section 3.2), so that no gap between positions remains; attention_factor() is not applied again. Each rotation
-  /// rounds a key once more, by at most about an ulp of the larger element of a pair, or by scale / 2 with std::int8_t;
-  /// 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`, keys are not rotated. In
-  /// both cases, mods see row numbers.
+  /// rounds a key once more, by at most about an ulp of the larger element of a pair, or as append() does if an element
+  /// has fewer than 16 bits; 100 drops of the same length changed floats by 30 ulps. With `.keep_positions = true`,
+  /// keys are not rotated. In both cases, mods see row numbers.
   ///
   /// Cost: keys of later tokens are rotated in place. Keys and values are moved only in pages whose rows change, so a
   /// drop of whole pages moves no values; without a rope or with `keep_positions`, it moves nothing at all. Pages that

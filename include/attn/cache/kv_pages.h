@@ -68,7 +68,7 @@ struct SmallFormat {
     } else {
       for (; dim >= kBlock; dim -= kBlock, row += kBlock) *to++ = T(row);
       if (dim == 0) return;
-      float last[kBlock];
+      Array<float, kBlock> last;
       std::fill(std::copy_n(row, dim, last), last + kBlock, row[dim - 1]);
       *to = T(last);
     }

@@ -142,8 +142,8 @@ auto not_(M mask) {
 ///
 ///     by_batch(std::vector{documents({0, 0, 1, 1}), documents({0, 1, 1, 1})})   // element 0, element 1
 ///
-/// @throws std::invalid_argument from the attention call, unless there is one mask per batch element; and what the masks
-/// throw.
+/// @throws std::invalid_argument from the attention call, unless there is one mask per batch element; and what the
+/// masks throw.
 template <class M>
 auto by_batch(std::vector<M> masks) {
   static_assert(detail::check_mods<M>());

@@ -1,4 +1,4 @@
-// expect: attn: the cache of a MultiHeadAttention<T> must hold T (float, 16-bit floats and std::int8_t may be mixed)
+// expect: attn: the cache of a MultiHeadAttention<T> must hold T (float and smaller types may be mixed)
 #include <attn/attn.h>
 
 int main() {

@@ -30,7 +30,7 @@ struct CallTensors {
   RowList q_list = {};                    ///< rows of q, out and lse that hold the queries
   bool rows_are_heads = false;            ///< all queries belong to the same token; see JoinedHeads
   Index most_queries = 0;                 ///< per tile; 0: as many as the kernels take
-  ChooseDots<T> choose_dots = nullptr;    ///< for 8-bit keys and values; null for other types
+  ChooseDots<T> choose_dots = nullptr;    ///< for 8-bit integers; null for other types
 
   /// Bytes of `keys` keys and values of a head; without an argument, of the whole call.
   Index kv_bytes(Index keys) const { return keys * (k.size_of_row() + v.size_of_row()); }

@@ -21,7 +21,7 @@ struct ChosenKernels {
   const KernelFamily<T>& full_precision;  ///< always computes in T; its kernels also serve single queries
   VectorSet vectors;                      ///< of `full_precision`, and of the mods
   Amx amx;
-  const DotKernels<T>* dots = nullptr;  ///< for single queries over 8-bit keys and values; null: none
+  const DotKernels<T>* dots = nullptr;  ///< for single queries over 8-bit integers; null: none
 
   bool on_matrix_unit() const { return amx == Amx::used; }
   bool in_bf16() const { return family.format.dtype == DType::bf16; }  ///< by the matrix unit or by vectors

@@ -359,7 +359,8 @@ struct DecodeKernels {
       Index d = 0;
       if constexpr (kChunk > 1)
         ATTN_NO_UNROLL for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
-      // Two vectors at a time: one at a time took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in L1.
+      // Two vectors at a time: one at a time took 1.2 times as long with g++ 12 on Zen 5, for four rows with keys in
+      // L1.
       ATTN_UNROLL_TWICE for (; d + kLanes <= head_dim; d += kLanes) add.template operator()<1>(d);
       if (rest > 0) add_ends<R, kKeys>(sum, query, at, step, head_dim);
       T* const scores = m.scores + first * m.row + j;

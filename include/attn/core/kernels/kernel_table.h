@@ -42,9 +42,9 @@ struct DecodeKernelSet {
   auto value_of(DType values) const { return products[static_cast<int>(values)].value; }
 };
 
-/// Kernels for 8-bit caches, in place of the score and value products of a DecodeKernelSet. They also apply the caches'
-/// scales, with vectors as wide as those of the products: with 16-byte vectors a call took 1.02 times as long. The
-/// cache selects these kernels, so programs without an 8-bit cache do not compile them.
+/// Kernels for 8-bit integers in caches, in place of the score and value products of a DecodeKernelSet. They also apply
+/// the caches' scales, with vectors as wide as those of the products: with 16-byte vectors a call took 1.02 times as
+/// long. The cache selects these kernels, so programs without such a cache do not compile them.
 template <class T>
 struct DotKernels {
   Index columns;       ///< head_dim and v_dim must be multiples of it

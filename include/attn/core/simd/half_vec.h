@@ -122,8 +122,8 @@ struct HalfVec {
       halves_of_float8<kDType>(from, halves);
       return widen_f16(reinterpret_cast<const std::byte*>(halves));
     } else {
-      // The sign is extended to 16 bits; the shift moves its copies to the upper bits of the exponent, where they are 0.
-      // The last two codes of E4M3 are NaN.
+      // The sign is extended to 16 bits. After the shift, its copies are in the sign and in the upper bit of the
+      // exponent, which must be 0. In E4M3, the codes with all lower bits set are NaN.
       constexpr int kShift = kDType == DType::f8_e4m3 ? 7 : 8;
       constexpr std::int16_t kMagnitude = 0x7f << 7;
 #if defined(__clang__)

@@ -110,6 +110,7 @@ constexpr Index offset_of_element(DType dtype, Index index) {
 /// Bytes of an element of a type that has no blocks of several, which caches alone have.
 template <class T>
 constexpr Index size_of_element(DType dtype) {
+  if (elements_of_block(dtype) > 1) __builtin_unreachable();
   return size_of_block<T>(dtype);
 }
 

@@ -31,8 +31,8 @@ struct RowList {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// A function that returns the kernels for 8-bit keys and values on a set of vectors, or null. Only 8-bit caches pass
-/// it on, so that other programs do not compile the kernels.
+/// A function that returns the kernels for 8-bit integers on a set of vectors, or null. Only caches of them pass it
+/// on, so that other programs do not compile the kernels.
 template <class T>
 struct DotKernels;
 template <class T>
@@ -48,7 +48,7 @@ struct Pages {
 };
 
 /// The keys, or the values, of a call: a tensor (batch, kv_heads, len, dim), or a sequence in pages (pages, kv_heads,
-/// tokens of a page, dim). The value of an 8-bit element is the integer times the scale of its row; scales are (batch
+/// tokens of a page, dim). The value of an 8-bit integer is the integer times the scale of its row; scales are (batch
 /// or pages, kv_heads, len), contiguous for each head.
 ///
 /// If keys are gathered, key j of a head is the token in entry j of its list.
