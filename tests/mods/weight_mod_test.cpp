@@ -202,7 +202,8 @@ TEST(WeightMod, WeightsAreTheNewOnes) {
 TEST(WeightMod, AdditiveScores) {
   Random random(8);
   const Call<double> c(20, 70, random);
-  const AdditiveScore<double> score{.score_weight = Eigen::VectorXd(Eigen::VectorXd::Random(16))};
+  const AdditiveScore<double> score{
+      .query_weight = {}, .key_weight = {}, .score_weight = Eigen::VectorXd(Eigen::VectorXd::Random(16))};
   EXPECT_LT(difference(additive_attention(c.q, c.k, c.v, score, causal() | curved()).out,
                        naive_additive_attention(c.q, c.k, c.v, score, causal() | curved()).out),
             1e-13);
