@@ -60,10 +60,10 @@ constexpr const char* kCacheTypes[] = {"f32", "bf16", "f8", "i8", "i4"};  // in 
 
 CacheOptions cache_of(const Request& request, const Config& config, Index steps) {
   const auto type = std::find(std::begin(kCacheTypes), std::end(kCacheTypes), request.cache_type);
-  return {.type = static_cast<CacheType>(type - std::begin(kCacheTypes)),
-          .paged = request.cache == "paged",
+  return {.paged = request.cache == "paged",
           .capacity = steps,
-          .page_size = at_most_seq_len(request, config, "--page-size", request.page_size, 64)};
+          .page_size = at_most_seq_len(request, config, "--page-size", request.page_size, 64),
+          .type = static_cast<CacheType>(type - std::begin(kCacheTypes))};
 }
 
 /// Prints the statistics, and `seed` so that the text can be reproduced; `seed` is empty if the user gave it or it had

@@ -19,13 +19,13 @@ namespace tinystories {
 enum class CacheType { f32, bf16, f8, i8, i4 };
 
 struct CacheOptions {
-  CacheType type = CacheType::f32;
   bool paged = false;    // in pages, rather than contiguous
   Index capacity = 0;    // tokens of each sequence; with a window, the most that are stored at once
   Index page_size = 64;  // tokens per page
   Index batch = 1;       // sequences, which have the same length
   Index window = 0;      // if positive, how many of the last tokens stay
   Index sinks = 0;       // with a window, how many of the first tokens stay too
+  CacheType type = CacheType::f32;
 };
 
 /// The state of one or several sequences of the same length: keys and values of all layers. Keys are rotated by their

@@ -1,4 +1,5 @@
 // The kernels of every instruction set, whose machine code loops.awk counts. Not run.
+#include "attn/cache/cached_kernels.h"
 #include "attn/cache/dot_kernels.h"
 #include "attn/core/kernels/bf16/backward_kernels.h"
 #include "attn/core/kernels/kernel_table.h"
@@ -15,6 +16,7 @@ struct AllKernels {
   BackwardKernelSet<double> (*backward_of_double)(VectorSet);
   BackwardKernelSet<float> (*backward_of_bf16[2])(BackwardKernelSet<float>);
   const DotKernels<float>* (*dots)(VectorSet);
+  const KernelFamily<float>& (*cached[5])(VectorSet);
 };
 extern const AllKernels all_kernels;
 const AllKernels all_kernels = {
@@ -24,6 +26,8 @@ const AllKernels all_kernels = {
     backward_kernels<float>,
     backward_kernels<double>,
     {bf16_backward_kernels<Bf16VectorPanels>, bf16_backward_kernels<AmxPanels<AmxTiles>>},
-    dot_kernels};
+    dot_kernels,
+    {cached_family<DType::i8>, cached_family<DType::f8_e4m3>, cached_family<DType::f8_e5m2>, cached_family<DType::i4>,
+     cached_family<DType::i4_asymmetric>}};
 
 }  // namespace attn::detail
