@@ -48,20 +48,24 @@ inline float from_float8(std::uint8_t bits, int fraction) {
 /// An 8-bit float with 4 bits of exponent and 3 of fraction (E4M3FN): magnitudes from 2^-9 to 448, and NaN. Conversion
 /// rounds to nearest, ties to even; larger finite numbers become 448, infinities NaN.
 struct Float8E4M3 {
-  std::uint8_t bits = 0;
+  std::uint8_t bits = 0;  ///< sign, exponent and fraction
 
   Float8E4M3() = default;
+  /// Converts a float.
   explicit Float8E4M3(float x) : bits(detail::to_float8(x, 3)) {}
+  /// The number, exactly.
   explicit operator float() const { return detail::from_float8(bits, 3); }
 };
 
 /// An 8-bit float with 5 bits of exponent and 2 of fraction: magnitudes from 2^-16 to 57344, infinities and NaN.
 /// Conversion rounds to nearest, ties to even; larger finite numbers become 57344.
 struct Float8E5M2 {
-  std::uint8_t bits = 0;
+  std::uint8_t bits = 0;  ///< sign, exponent and fraction
 
   Float8E5M2() = default;
+  /// Converts a float.
   explicit Float8E5M2(float x) : bits(detail::to_float8(x, 2)) {}
+  /// The number, exactly.
   explicit operator float() const { return detail::from_float8(bits, 2); }
 };
 
@@ -70,12 +74,13 @@ struct Float8E5M2 {
 /// other sign have digit 15 and are off by up to 1.04 |scale|. If a number is not finite, all become NaN; if all
 /// magnitudes are below 2^-120, all become 0. The format is that of Q4_0 in ggml, with a bf16 scale.
 struct Int4 {
-  static constexpr Index kNumbers = 32;
+  static constexpr Index kNumbers = 32;  ///< numbers of a block
 
   std::array<std::uint8_t, 16> digits{};  ///< byte i: number i in the lower half, number i + 16 in the upper half
-  Eigen::bfloat16 scale{};
+  Eigen::bfloat16 scale{};  ///< of all numbers; negative if the largest magnitude is that of a positive one
 
   Int4() = default;
+  /// Converts 32 numbers.
   explicit Int4(const float* numbers);
 
   /// Digit i, in 0 .. 15.
@@ -88,12 +93,14 @@ struct Int4 {
 /// from the smallest number to the largest, with errors of at most scale / 2. This suits numbers that have a part in
 /// common. If one is not finite, all become NaN. If they range over more than 15 * 2^124, the upper ones are too small.
 struct Int4Asymmetric {
-  static constexpr Index kNumbers = 32;
+  static constexpr Index kNumbers = 32;  ///< numbers of a block
 
   std::array<std::uint8_t, 16> digits{};  ///< as in Int4
-  Eigen::bfloat16 scale{}, zero{};
+  Eigen::bfloat16 scale{};                ///< the distance of neighbouring values
+  Eigen::bfloat16 zero{};                 ///< the value of digit 0
 
   Int4Asymmetric() = default;
+  /// Converts 32 numbers.
   explicit Int4Asymmetric(const float* numbers);
 
   /// Digit i, in 0 .. 15.
