@@ -90,7 +90,7 @@ inline void add_documents(MaskRows& rows, const Setting& s) {
   add_mask(rows, "documents, mixed" + list(mixed), attn::documents(mixed), same(mixed));
   std::vector<decltype(attn::documents(packed))> of_each;
   for (Index b = 0; b < s.sizes.batch; ++b) of_each.push_back(attn::documents(b % 2 ? mixed : packed));
-  add_mask(rows, "by_batch(documents)", attn::by_batch(of_each),
+  add_mask(rows, "documents by_batch", attn::by_batch(of_each),
            [=](const Pair& p) { return p.batch % 2 ? same(mixed)(p) : same(packed)(p); });
 }
 
