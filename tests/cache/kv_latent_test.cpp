@@ -67,7 +67,7 @@ TYPED_TEST_SUITE(KvLatent, LatentFormats);
 TYPED_TEST(KvLatent, EqualsCachesOfKeysAndValues) {
   Random random(1);
   Both<TypeParam> c;
-  // With one scale for the row, 8-bit values are rounded otherwise than with a scale of their own.
+  // With one scale for the row, 8-bit values are rounded otherwise than with their own scale.
   const double allowed = std::is_same_v<TypeParam, std::int8_t> ? 0.01 : 0;
   const Index a = c.add();
   c.append({a}, {70}, random);

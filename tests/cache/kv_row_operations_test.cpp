@@ -469,7 +469,7 @@ class Trial {
     const std::vector<double> key = keys_of(wanted);
     // The error of an element each time that it is rotated, relative to the largest: of two products and of rounding to
     // S. A further rotation may move all of a pair's error into one of the two.
-    const double step = kElements<S> > 1                 ? 1.02 / 8
+    const double step = kElements<S> > 1                 ? 1.04 / 8
                         : std::is_same_v<S, Float8E4M3>  ? 0x1p-4
                         : std::is_same_v<S, std::int8_t> ? 1.0 / 127
                         : std::is_same_v<S, Eigen::half> ? 0x1p-10

@@ -45,11 +45,16 @@ struct Numbers {
 };
 
 /// Calls visit(kernels, rows, keys, dim, stride) for every instruction set, at sizes around the kernels' group sizes.
-template <class T, class Visit>
+template <class T, class S, class Visit>
 void for_each_size(const Visit& visit) {
   for (const auto& isa : instruction_sets()) {
     SCOPED_TRACE(to_string(isa));
-    const auto kernels = detail::choose_kernels<T>({.isa = isa}, detail::Bf16Products::none).full_precision.decode;
+    const auto kernels = [&] {
+      if constexpr (std::is_same_v<S, std::int8_t>)
+        return detail::cached_family<DType::i8>(detail::vectors_of(isa)).decode;
+      else
+        return detail::choose_kernels<T>({.isa = isa}, detail::Bf16Products::none).full_precision.decode;
+    }();
     for (const Index rows : {1, 2, 4, 5, 8, 16})
       for (const Index keys : {1, 2, 3, 4, 5, 17, 40, 63, 64})
         for (const Index dim : {3, 8, 16, 32, 64, 72, 80, 96, 100, 128, 320}) {
@@ -77,7 +82,7 @@ void for_each_run(Index keys, const Visit& visit) {
 
 template <class T, class S>
 void score_sums_up_products() {
-  for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
+  for_each_size<T, S>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
     const Numbers<T, S> n(rows, keys, dim, stride);
     const detail::RowsToRead key = n.read(stride);
     const auto scores = [&](detail::Prefetcher fetching) {
@@ -121,7 +126,7 @@ void score_sums_up_products() {
 
 template <class T, class S>
 void value_sums_up_products() {
-  for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
+  for_each_size<T, S>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
     const Numbers<T, S> n(rows, keys, dim, stride);
     const detail::RowsToRead value = n.read(stride);
     // Not representable exactly, so that products are rounded.
@@ -173,7 +178,7 @@ void value_sums_up_products() {
 /// The rows read next do not follow copied rows in memory, but must still be prefetched.
 template <class T, class S>
 void lines_of_pages_are_asked_for() {
-  for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
+  for_each_size<T, S>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
     if (keys < kKeyTile || dim % 16 != 0) return;
     const Numbers<T, S> copied(rows, keys, dim, stride), next(rows, keys, dim, stride);
     std::vector<T> to(static_cast<std::size_t>(rows * std::max(dim, kKeyTile))),

@@ -77,6 +77,7 @@ void for_each_mask_picture(const Visit& visit) {
   ATTN_PICTURE(12, any_of(sliding_window(1, 1), global_tokens({0})));
   ATTN_PICTURE(12, all_of(causal(), not_(sliding_window(2))));
   ATTN_PICTURE(12, not_(causal()));
+  ATTN_PICTURE(12, by_batch(std::vector{sliding_window(2)}));
   ATTN_PICTURE(12, full());
   ATTN_PICTURE(12, block_mask(sliding_window(3), 12, 12));
   ATTN_PICTURE(12, mask_mod([](auto p) { return (p.q - p.kv) % 2 == 0; }));

@@ -27,8 +27,7 @@ template <class T, class X, class Cache>
 constexpr bool check_layer_types_over() {
   static_assert(check_layer_types<T, typename QueryRows<X>::Tensor>());
   static_assert(std::is_same_v<scalar_of<Cache>, computed_t<T>>,
-                "attn: the cache of a MultiHeadAttention<T> must hold T (float, 16-bit floats and the smaller types "
-                "may be mixed)");
+                "attn: the cache of a MultiHeadAttention<T> must hold T (float and smaller types may be mixed)");
   return true;
 }
 

@@ -137,8 +137,8 @@ auto not_(M mask) {
   return detail::combined_mask<detail::Not>(std::move(mask));
 }
 
-/// Gives each batch element, or each sequence of a cache, a mask of its own: element b keeps the pairs that masks[b]
-/// keeps. Tiles cost what they cost with that mask alone. Masks of any kind will do, if all have the same type.
+/// Gives each batch element, or each sequence of a cache, its own mask: element b keeps the pairs that masks[b] keeps.
+/// Tiles cost what they cost with that mask alone. Masks of any kind will do, if all have the same type.
 ///
 ///     by_batch(std::vector{documents({0, 0, 1, 1}), documents({0, 1, 1, 1})})   // element 0, element 1
 ///

@@ -1,4 +1,4 @@
-// expect: attn: a cache must hold float, double, long double, 16-bit floats or std::int8_t
+// expect: attn: a cache must hold float, double, long double, 16-bit floats, attn::Float8E4M3
 #include <attn/attn.h>
 
 #ifdef ATTN_KO
