@@ -153,20 +153,9 @@ TYPED_TEST(KvChangeRope, ChangesLayersThatHaveARope) {
   changed.change_rope(long_rope(RopePairs::halves));
   EXPECT_TRUE(*changed.config().ropes[2] == long_rope(RopePairs::halves));
   EXPECT_FALSE(changed.config().ropes[1]);
-  struct Layer {
-    const KvCaches<TypeParam>& caches;
-    Index layer;
-    const KvCachesConfig& config() const { return caches.config(); }
-    Index length(Index sequence) const { return caches.length(sequence); }
-    auto table(Index sequence) const { return caches.table(sequence); }
-    auto key_pages() const { return caches.key_pages(layer); }
-    auto value_pages() const { return caches.value_pages(layer); }
-    auto key_scales() const { return caches.key_scales(layer); }
-    auto value_scales() const { return caches.value_scales(layer); }
-  };
   for (Index layer = 0; layer < 3; ++layer)
-    expect_near(tokens_in_pages<TypeParam>(Layer{changed, layer}, 0),
-                tokens_in_pages<TypeParam>(Layer{wanted, layer}, 0), kKeyError<TypeParam>);
+    expect_near(tokens_in_pages<TypeParam>(PagesOfLayer<TypeParam>{changed, layer}, 0),
+                tokens_in_pages<TypeParam>(PagesOfLayer<TypeParam>{wanted, layer}, 0), kKeyError<TypeParam>);
 }
 
 TEST(KvChangeRopeErrors, RefusesOtherPairs) {

@@ -1,4 +1,4 @@
-// Caches of 8-bit floats and 4-bit integers: conversions, and attention over what is stored.
+// Caches of 8-bit floats, and of 4-bit and 8-bit integers: conversions, and attention over what is stored.
 #include "support/cached.h"
 #include "support/not_finite.h"
 #include "support/sample.h"
@@ -119,7 +119,7 @@ TEST(Int4, BlocksOfExtremes) {
 
 template <class S>
 class KvFormats : public ::testing::Test {};
-using Formats = ::testing::Types<Float8E4M3, Float8E5M2, Int4, Int4Asymmetric>;
+using Formats = ::testing::Types<Float8E4M3, Float8E5M2, Int4, Int4Asymmetric, std::int8_t>;
 TYPED_TEST_SUITE(KvFormats, Formats);
 
 /// Attention over what is stored, to float accuracy: all mods, prompts and single queries, in pages of any size.
@@ -129,7 +129,7 @@ TYPED_TEST(KvFormats, AttendsToWhatIsStored) {
   SCOPED_TRACE("a sample" + sample.text());
   const std::vector<Index> q_lens{1, 4, 5, 40};
   for (const TokenSizes sizes :
-       {TokenSizes{2, 32, 64}, TokenSizes{1, 7, 3}, TokenSizes{1, 1, 1}, TokenSizes{2, 48, 80}})
+       {TokenSizes{2, 32, 64}, TokenSizes{1, 7, 3}, TokenSizes{1, 1, 1}, TokenSizes{2, 48, 80}, TokenSizes{2, 128, 64}})
     for (Index page_size : {0, 5, 16, 64}) {
       SCOPED_TRACE("pages of " + std::to_string(page_size));
       std::vector<Tokens> tokens;

@@ -1,7 +1,6 @@
-// 8-bit caches: quantisation error, and attention over the quantised keys and values.
+// Caches of 8-bit integers: quantisation error, and rows of extremes. kv_formats_test.cpp attends to what is stored.
 #include "support/cached.h"
 #include "support/not_finite.h"
-#include "support/sample.h"
 
 namespace attn::test {
 namespace {
@@ -73,35 +72,6 @@ TEST(KvQuantised, RowsOfExtremes) {
   expect({1, kNaN, 2}, {0, 0, 0}, kNaN);
   expect({kInf, 2}, {0, 0}, kNaN);
   expect({2, -kInf}, {0, 0}, kNaN);
-}
-
-/// Attention over the quantised keys and values, to float accuracy.
-TEST(KvQuantised, AttendsToQuantisedValues) {
-  Random random(2);
-  Sample sample;
-  SCOPED_TRACE("a sample" + sample.text());
-  const std::vector<Index> q_lens{1, 4, 5, 40};
-  for (const TokenSizes sizes : {TokenSizes{2, 32, 64}, TokenSizes{1, 7, 3}, TokenSizes{2, 128, 64}})
-    for (Index page_size : {0, 5, 16, 64}) {
-      SCOPED_TRACE("pages of " + std::to_string(page_size));
-      std::vector<Tokens> tokens;
-      for (Index length : {130, 64, 5, 200}) tokens.emplace_back(sizes, length, random);
-      const PoisonedCache<std::int8_t> cache(tokens, page_size);
-      RaggedCall call(sizes.kv_heads * 2, tokens, q_lens, random);
-      for (Index s = 0; s < call.size(); ++s) call.tokens[RaggedCall::at(s)] = cache.tokens(s);
-      const RaggedRows<float> table(call.lengths(), call.heads, random);
-      for (const CachedRow<float>& row : table.rows) {
-        if (!sample.takes_next()) continue;
-        const Expected<float> expected(call, row.meaning);
-        for (Isa isa : integer_instruction_sets()) {
-          SCOPED_TRACE(row.name + ", " + std::string(to_string(isa)));
-          RaggedMemory<float> memory(call);
-          row.run(memory, q_lens, cache.view(), {.executor = serial(), .isa = isa});
-          expected.expect(memory);
-          if (HasFailure()) return;
-        }
-      }
-    }
 }
 
 /// A non-finite key or value reaches exactly the queries that keep it.

@@ -91,20 +91,8 @@ class TwoLayers {
     append_to_layers(caches_.step(sequences, lens, options), [&](auto layer) { layer.append(k, v, lens, options); });
   }
 
-  /// The pages of a layer, as tokens_in_pages() reads them.
-  struct Layer {
-    const KvCaches<S>& caches;
-    Index layer;
-    const KvCachesConfig& config() const { return caches.config(); }
-    Index length(Index sequence) const { return caches.length(sequence); }
-    auto table(Index sequence) const { return caches.table(sequence); }
-    auto key_pages() const { return caches.key_pages(layer); }
-    auto value_pages() const { return caches.value_pages(layer); }
-    auto key_scales() const { return caches.key_scales(layer); }
-    auto value_scales() const { return caches.value_scales(layer); }
-  };
   friend Tokens tokens_of(const TwoLayers& cache, Index sequence) {
-    return tokens_in_pages<S>(Layer{cache.caches_, sequence % 2}, sequence);
+    return tokens_in_pages<S>(PagesOfLayer<S>{cache.caches_, sequence % 2}, sequence);
   }
 
  private:

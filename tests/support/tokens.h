@@ -220,6 +220,21 @@ Tokens tokens_in_pages(const Cache& cache, Index sequence) {
       [&](Index i, Index h, Index d) { return number(cache.key_pages(), cache.key_scales(), i, h, d); },
       [&](Index i, Index h, Index d) { return number(cache.value_pages(), cache.value_scales(), i, h, d); });
 }
+/// The pages of a layer of KvCaches, as tokens_in_pages() reads them.
+template <class S>
+struct PagesOfLayer {
+  const KvCaches<S>& caches;
+  Index layer;
+
+  const KvCachesConfig& config() const { return caches.config(); }
+  Index length(Index sequence) const { return caches.length(sequence); }
+  auto table(Index sequence) const { return caches.table(sequence); }
+  auto key_pages() const { return caches.key_pages(layer); }
+  auto value_pages() const { return caches.value_pages(layer); }
+  auto key_scales() const { return caches.key_scales(layer); }
+  auto value_scales() const { return caches.value_scales(layer); }
+};
+
 template <class S>
 Tokens tokens_of(const PagedKvCache<S>& cache, Index sequence) {
   return tokens_in_pages<S>(cache, sequence);

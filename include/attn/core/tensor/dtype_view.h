@@ -88,9 +88,9 @@ void store_number(const RowsToWrite& rows, Index i, Index j, T x) {
 template <class T>
 T load_number(const RowsToRead& rows, Index i, Index j) {
   const Index offset = i * rows.stride + j * rows.column;
-  const std::byte* const from = rows.data + offset_of_element<T>(rows.dtype, offset);
-  return elements_of_block(rows.dtype) == 1 ? load_number<T>(rows.dtype, from)
-                                            : load_other_number<T>(rows.dtype, from, offset % Int4::kNumbers);
+  if (rows.dtype == DType::native) return from_bytes<T>(rows.data + offset * static_cast<Index>(sizeof(T)));
+  return load_other_number<T>(rows.dtype, rows.data + offset_of_element<T>(rows.dtype, offset),
+                              offset % Int4::kNumbers);
 }
 
 }  // namespace attn::detail
