@@ -126,7 +126,8 @@ void to_bytes(std::byte* to, X x) {
   std::memcpy(to, &x, sizeof(x));
 }
 
-/// Loads element `index` of a block, if blocks have several, exactly, as a T. Native elements are read as they are; other types are converted.
+/// Loads element `index` of a block, if blocks have several, exactly, as a T. Native elements are read as they are, and
+/// other types are converted.
 template <class T>
 T load_other_number(DType dtype, const std::byte* from, Index index = 0) {
   switch (dtype) {

@@ -1,0 +1,18 @@
+# A file that is as wide as allowed passes, also with characters of several bytes. One column more fails.
+function(check_width width expect)
+  math(EXPR letters "${width} - 3")  # after "// "
+  string(REPEAT "é" ${letters} line)
+  foreach(folder include tests bench examples cmake)
+    file(MAKE_DIRECTORY ${FOLDER}/${folder})
+  endforeach()
+  file(COPY ${ROOT}/.clang-format DESTINATION ${FOLDER})
+  file(WRITE ${FOLDER}/include/a.h "// ${line}\n")
+  execute_process(COMMAND ${CHECK} ${FOLDER} RESULT_VARIABLE result ERROR_VARIABLE output OUTPUT_QUIET)
+  if(expect STREQUAL "passes" AND NOT result EQUAL 0)
+    message(SEND_ERROR "a line of ${width} columns is refused:\n${output}")
+  elseif(expect STREQUAL "fails" AND NOT output MATCHES "include/a.h:1:.*wider than 120 columns")
+    message(SEND_ERROR "a line of ${width} columns is not refused, exit ${result}:\n${output}")
+  endif()
+endfunction()
+check_width(120 passes)
+check_width(121 fails)
