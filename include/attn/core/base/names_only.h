@@ -27,10 +27,9 @@ template <Elsewhere kWhat>
 class NoOption {
  public:
   constexpr NoOption() = default;
-  /// Not to be called.
-  template <class Value>
+  /// Not to be called. `kIs` is a parameter so that the assertions fail in a call only.
+  template <class Value, Elsewhere kIs = kWhat>
   constexpr NoOption(const Value&) {
-    constexpr Elsewhere kIs = sizeof(Value) > 0 ? kWhat : Elsewhere();
     static_assert(kIs != Elsewhere::mask,
                   "attn: a mask is a mod such as attn::causal() or attn::keep(mask), not an option; pass it before the "
                   "options: attention(q, k, v, attn::keep(mask), {.scale = 0.5})");
