@@ -1,11 +1,9 @@
 #include "attention_map.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "decimals.h"
-#include "markup.h"
-#include "style.h"
+#include "svg.h"
 #include "utf8.h"
 
 namespace translation {
@@ -17,21 +15,6 @@ constexpr int kMargin = 24, kTitle = 40, kLayerTitle = 26, kColumnLabels = 30, k
 constexpr int kLegend = 30, kMinWidth = 520;  // fits the legend's line
 constexpr int kLargeCell = 34, kSmallCell = 8;
 constexpr int kMostWidth = 1800;  // of the cells: about a screen's width, exceeded only by hundreds of characters
-
-struct Text {
-  std::string what;
-  double x, y;
-  int size;
-  const char* anchor = "start";
-  const char* ink = "ink";
-  const char* weight = "normal";
-};
-
-std::ostream& operator<<(std::ostream& out, const Text& t) {
-  return out << "<text x=\"" << t.x << "\" y=\"" << t.y << "\" font-size=\"" << t.size << "\" text-anchor=\""
-             << t.anchor << "\" class=\"" << t.ink << "\" font-weight=\"" << t.weight << "\" xml:space=\"preserve\">"
-             << display::escaped(t.what) << "</text>\n";
-}
 
 /// Returns a piece as a row label, without the space before a word.
 std::string row_label(const std::string& piece) {
@@ -53,26 +36,25 @@ struct Layout {
   int left_of(int layer) const { return kMargin + labels + (stacked ? 0 : layer * (columns * cell + kGap)); }
   int top_of(int layer) const { return kMargin + kTitle + (stacked ? layer * (layer_height() + kGap) : 0); }
   /// Font size for a text whose size is `size` beside large cells.
-  int letters(int size) const { return std::max(6, size * cell / kLargeCell); }
+  double letters(int size) const { return std::max(6, size * cell / kLargeCell); }
 };
 
-void draw_row_labels(std::ostream& out, const AttendedTranslation& attended, const Layout& layout, int layer) {
+void draw_row_labels(display::Svg& svg, const AttendedTranslation& attended, const Layout& layout, int layer) {
   const int x = layout.left_of(layer) - 12, cells = layout.top_of(layer) + kLayerTitle + kColumnLabels;
   for (std::size_t p = 0; p < attended.pieces.size(); ++p)
-    out << Text{row_label(attended.pieces[p]), static_cast<double>(x),
-                cells + (static_cast<double>(p) + 0.65) * layout.cell, layout.letters(16), "end"};
+    svg.text(x, cells + (static_cast<double>(p) + 0.65) * layout.cell, row_label(attended.pieces[p]),
+             {layout.letters(16), "ink", "end"});
 }
 
-void draw_layer(std::ostream& out, const AttendedTranslation& attended, const Layout& layout, int layer) {
+void draw_layer(display::Svg& svg, const AttendedTranslation& attended, const Layout& layout, int layer) {
   const nn::Weights<float>& weights = attended.layers[static_cast<std::size_t>(layer)];
   const double left = layout.left_of(layer), top = layout.top_of(layer), cell = layout.cell;
-  out << Text{"decoder layer " + std::to_string(layer + 1), left, top + 14, 14, "start", "ink", "bold"};
+  svg.text(left, top + 14, "decoder layer " + std::to_string(layer + 1), {14, "ink", "start", true});
   const double cells = top + kLayerTitle + kColumnLabels;
-  out << "<rect class=\"none\" x=\"" << left << "\" y=\"" << cells << "\" width=\"" << layout.columns * cell
-      << "\" height=\"" << layout.rows * cell << "\"/>\n";
+  svg.rect(left, cells, layout.columns * cell, layout.rows * cell, "none");
   for (std::size_t c = 0; c < attended.characters.size(); ++c)
-    out << Text{attended.characters[c], left + (static_cast<double>(c) + 0.5) * cell, cells - 9,
-                layout.letters(letters(attended.characters[c]) > 1 ? 13 : 20), "middle"};
+    svg.text(left + (static_cast<double>(c) + 0.5) * cell, cells - 9, attended.characters[c],
+             {layout.letters(letters(attended.characters[c]) > 1 ? 13 : 20), "ink", "middle"});
   for (std::size_t p = 0; p < attended.pieces.size(); ++p)
     for (std::size_t c = 0; c < attended.characters.size(); ++c) {
       double weight = 0;
@@ -80,14 +62,13 @@ void draw_layer(std::ostream& out, const AttendedTranslation& attended, const La
         weight += static_cast<double>(weights(0, h, static_cast<Index>(p), static_cast<Index>(c)));
       weight /= static_cast<double>(weights.dim(1));
       const double x = left + static_cast<double>(c) * cell, y = cells + static_cast<double>(p) * cell;
-      out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << cell << "\" height=\"" << cell
-          << "\" class=\"cell weight\" fill-opacity=\"" << training::fixed(std::clamp(weight, 0.0, 1.0), 3)
-          << "\"><title>" << display::escaped(row_label(attended.pieces[p])) << " : "
-          << display::escaped(attended.characters[c]) << " = " << training::fixed(weight, 2) << "</title></rect>\n";
+      const std::string number = training::fixed(weight, 2);
+      svg.cell(x, y, cell, std::clamp(weight, 0.0, 1.0),
+               row_label(attended.pieces[p]) + " : " + attended.characters[c] + " = " + number);
       // Smaller numbers are only clutter.
       if (weight >= 0.05 && layout.cell == kLargeCell)
-        out << Text{training::fixed(weight, 2),      x + cell / 2, y + cell / 2 + 4, 11, "middle",
-                    display::class_on_weight(weight)};
+        svg.text(x + cell / 2, y + cell / 2 + 4, number,
+                 {11, display::class_on_weight(weight), "middle", false, /*rim=*/false});
     }
 }
 
@@ -116,19 +97,15 @@ std::string attention_map_svg(const AttendedTranslation& attended) {
   const int width = 2 * kMargin + std::max({layout.width(), title_width, kMinWidth});
   const int height = kMargin + kTitle + layout.height() + kLegend + kMargin;
 
-  std::ostringstream out;
-  out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width
-      << "\" height=\"" << height << "\" viewBox=\"0 0 " << width << ' ' << height << "\" class=\"display\">\n<title>"
-      << display::escaped(title) << "</title>\n<style>\n"
-      << display::style_sheet() << "</style>\n<rect width=\"100%\" height=\"100%\" class=\"paper\"/>\n"
-      << Text{title, kMargin, kMargin + 16, 18, "start", "ink", "bold"};
+  display::Svg svg(width, height, title);
+  svg.text(kMargin, kMargin + 16, title, {18, "ink", "start", true});
   for (int layer = 0; layer < layout.layers; ++layer) {
-    if (layer == 0 || layout.stacked) draw_row_labels(out, attended, layout, layer);
-    draw_layer(out, attended, layout, layer);
+    if (layer == 0 || layout.stacked) draw_row_labels(svg, attended, layout, layer);
+    draw_layer(svg, attended, layout, layer);
   }
-  const char* const legend = "Each row is a piece, and its weights over the characters sum to 1. Mean of all heads.";
-  out << Text{legend, kMargin, static_cast<double>(height - kMargin), 12, "start", "faint"} << "</svg>\n";
-  return out.str();
+  svg.text(kMargin, height - kMargin,
+           "Each row is a piece, and its weights over the characters sum to 1. Mean of all heads.", {12, "faint"});
+  return svg.str();
 }
 
 }  // namespace translation

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <sstream>
 
 #include "decimals.h"
 #include "svg.h"
@@ -13,25 +12,19 @@ namespace training {
 
 namespace {
 
-using display::escaped;
+using display::Point;
 
 // Size of the picture and margins of the plot, in pixels.
 constexpr double kWidth = 720, kHeight = 360, kLeft = 56, kRight = 24, kTop = 52, kBottom = 48;
 constexpr std::size_t kMostPoints = 600;  // per curve; the eye cannot distinguish more
 
-/// The style besides colours. Names begin with "loss-", because a page may contain other pictures, and font sizes are
-/// those of text elements, because the report has a class "faint" with a larger font.
-constexpr const char* kStyle = R"(.loss-curve text{font-size:12px}
-.loss-curve .loss-title{font-size:15px;font-weight:600}
+/// The style besides colours. In a page the curve is as wide as its column.
+constexpr const char* kStyle = R"(.loss-curve{width:100%;height:auto}
 .loss-step{stroke-opacity:.45}
 .loss-smooth,.loss-validation{stroke-width:2}
 )";
 /// Classes of the curves, each with the series that gives its colour.
 constexpr const char *kStep = "loss-step s1", *kSmooth = "loss-smooth s1", *kValidation = "loss-validation s2";
-
-struct Point {
-  double x, y;
-};
 
 /// Returns a tick distance of 1, 2 or 5 times a power of ten that gives about `count` ticks.
 double tick_distance(double range, double count) {
@@ -67,25 +60,21 @@ class Axes {
             kTop + (kHeight - kTop - kBottom) * (highest_ - loss) / (highest_ - lowest_)};
   }
 
-  void draw(std::ostream& out) const {
+  void draw(display::Svg& svg) const {
     for (int i = 0; lowest_ + i * tick_ <= highest_ + tick_ / 2; ++i) {
       const double loss = lowest_ + i * tick_;
       const Point a = (*this)(0, loss), b = (*this)(steps_, loss);
-      out << "<line class=\"grid\" x1=\"" << a.x << "\" y1=\"" << a.y << "\" x2=\"" << b.x << "\" y2=\"" << b.y
-          << "\"/><text class=\"faint\" x=\"" << a.x - 8 << "\" y=\"" << a.y + 4 << "\" text-anchor=\"end\">"
-          << number(loss) << "</text>\n";
+      svg.line(a.x, a.y, b.x, b.y, "grid");
+      svg.text(a.x - 8, a.y + 4, number(loss), {12, "faint", "end"});
     }
     const double distance = std::max(tick_distance(steps_, 8), 1.0);
     for (double step = 0; step <= steps_; step += distance) {
       const Point p = (*this)(step, lowest_);
-      out << "<line class=\"grid\" x1=\"" << p.x << "\" y1=\"" << p.y << "\" x2=\"" << p.x << "\" y2=\"" << p.y + 5
-          << "\"/><text class=\"faint\" x=\"" << p.x << "\" y=\"" << p.y + 19 << "\" text-anchor=\"middle\">"
-          << number(step) << "</text>\n";
+      svg.line(p.x, p.y, p.x, p.y + 5, "grid");
+      svg.text(p.x, p.y + 19, number(step), {12, "faint", "middle"});
     }
-    out << "<text class=\"faint\" x=\"" << (kLeft + kWidth - kRight) / 2 << "\" y=\"" << kHeight - 10
-        << "\" text-anchor=\"middle\">step</text>\n<text class=\"faint\" x=\"16\" y=\""
-        << (kTop + kHeight - kBottom) / 2 << "\" text-anchor=\"middle\" transform=\"rotate(-90 16 "
-        << (kTop + kHeight - kBottom) / 2 << ")\">loss</text>\n";
+    svg.text((kLeft + kWidth - kRight) / 2, kHeight - 10, "step", {12, "faint", "middle"});
+    svg.text(16, (kTop + kHeight - kBottom) / 2, "loss", {12, "faint", "middle"}, -90);
   }
 
  private:
@@ -98,13 +87,6 @@ class Axes {
   double steps_, tick_;
   double lowest_ = std::numeric_limits<double>::infinity(), highest_ = -lowest_;
 };
-
-void draw_line(std::ostream& out, const char* name, const std::vector<Point>& points) {
-  if (points.empty()) return;
-  out << "<polyline class=\"" << name << "\" points=\"";
-  for (std::size_t i = 0; i < points.size(); ++i) out << (i > 0 ? " " : "") << points[i].x << ',' << points[i].y;
-  out << "\"/>\n";
-}
 
 /// Returns the smallest and the largest of each group of neighbouring losses, so that no outlier is lost.
 std::vector<Point> extremes(const std::vector<double>& losses, const Axes& axes) {
@@ -165,18 +147,13 @@ std::vector<double> smoothed(const std::vector<double>& losses, std::size_t wind
 
 std::string loss_curve_svg(const LossCurve& curve, const std::string& title) {
   const Axes axes(curve);
-  std::ostringstream out;
-  out.precision(6);
-  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"display loss-curve\" role=\"img\" viewBox=\"0 0 " << kWidth
-      << ' ' << kHeight << "\">\n<title>" << escaped(title) << "</title>\n<style>\n"
-      << display::style_sheet() << kStyle << "</style>\n<rect class=\"paper\" width=\"" << kWidth << "\" height=\""
-      << kHeight << "\"/>\n<text class=\"loss-title ink\" x=\"" << kLeft << "\" y=\"22\">" << escaped(title)
-      << "</text>\n";
+  display::Svg svg(kWidth, kHeight, title, "loss-curve", kStyle);
+  svg.text(kLeft, 22, title, {15, "ink", "start", true});
 
   double x = kLeft;
   const auto legend = [&](const char* name, const std::string& text) {
-    out << "<line class=\"" << name << "\" x1=\"" << x << "\" y1=\"36\" x2=\"" << x + 22
-        << "\" y2=\"36\"/><text class=\"faint\" x=\"" << x + 28 << "\" y=\"40\">" << escaped(text) << "</text>\n";
+    svg.line(x, 36, x + 22, 36, name);
+    svg.text(x + 28, 40, text, {12, "faint"});
     x += 28 + 20 + display::text_width(text);
   };
   const std::size_t window = std::max<std::size_t>(11, curve.training.size() / 40);
@@ -186,18 +163,16 @@ std::string loss_curve_svg(const LossCurve& curve, const std::string& title) {
   }
   if (!curve.validation.empty()) legend(kValidation, curve.validation_name);
 
-  axes.draw(out);
-  draw_line(out, kStep, extremes(curve.training, axes));
-  draw_line(out, kSmooth, every_so_often(smoothed(curve.training, window), axes));
+  axes.draw(svg);
+  svg.polyline(kStep, extremes(curve.training, axes));
+  svg.polyline(kSmooth, every_so_often(smoothed(curve.training, window), axes));
   std::vector<Point> validation;
   for (const auto& p : curve.validation)
     if (std::isfinite(p.loss)) validation.push_back(axes(static_cast<double>(p.step), p.loss));
-  draw_line(out, kValidation, validation);
+  svg.polyline(kValidation, validation);
   if (validation.size() <= 60)
-    for (const Point& p : validation)
-      out << "<circle class=\"" << kValidation << " paper\" cx=\"" << p.x << "\" cy=\"" << p.y << "\" r=\"3\"/>\n";
-  out << "</svg>\n";
-  return out.str();
+    for (const Point& p : validation) svg.circle(p.x, p.y, 3, std::string(kValidation) + " paper");
+  return svg.str();
 }
 
 }  // namespace training

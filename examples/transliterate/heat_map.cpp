@@ -6,7 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "style.h"
+#include "svg.h"
 #include "utf8.h"
 
 namespace transliterate {
@@ -36,21 +36,11 @@ bool is_mark(char32_t c) {
          (c >= 0x6D6 && c <= 0x6DC);
 }
 
-std::string escaped(const std::string& text) {
+/// Replaces invisible characters except spaces, because a title may be any text.
+std::string visible(const std::string& text) {
   std::string result;
-  for (const std::string& letter : letters_of(text)) {
-    const char32_t c = code_point(letter);
-    if (letter == "&")
-      result += "&amp;";
-    else if (letter == "<")
-      result += "&lt;";
-    else if (letter == ">")
-      result += "&gt;";
-    else if (letter == "\"")
-      result += "&quot;";
-    else
-      result += is_invisible(c) && c != 0x20 ? "\uFFFD" : letter;
-  }
+  for (const std::string& letter : letters_of(text))
+    result += letter != " " && is_invisible(code_point(letter)) ? "\uFFFD" : letter;
   return result;
 }
 
@@ -61,21 +51,6 @@ std::string label_of(const std::string& letter) {
   const char32_t c = code_point(letter);
   if (single && is_invisible(c)) return code_point_name(c);
   return single && is_mark(c) ? "\u25CC" + letter : letter;
-}
-
-struct Text {
-  std::string what;
-  double x, y;
-  int size = 13;
-  const char* anchor = "start";
-  const char* ink = "ink";
-  const char* weight = "normal";
-};
-
-std::ostream& operator<<(std::ostream& out, const Text& t) {
-  return out << "<text x=\"" << t.x << "\" y=\"" << t.y << "\" font-size=\"" << t.size << "\" text-anchor=\""
-             << t.anchor << "\" class=\"" << t.ink << "\" font-weight=\"" << t.weight << "\">" << escaped(t.what)
-             << "</text>\n";
 }
 
 /// Splits a text at spaces into lines of at most `width` pixels.
@@ -102,26 +77,23 @@ double scale_end(const std::vector<Panel>& panels) {
   return std::clamp(std::ceil(static_cast<double>(greatest) * 5 - rounding_error) / 5, 0.2, 1.0);
 }
 
-void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int cell, double scale) {
-  out << Text{panel.title, x + kRowLabels, y + 14, 13, "start", "ink", "bold"};
-  const double left = x + kRowLabels, top = y + kPanelTitle + kColumnLabels;
-  const double half = cell / 2.0;
-  out << "<rect class=\"none\" x=\"" << left << "\" y=\"" << top << "\" width=\""
-      << static_cast<double>(panel.target.size()) * cell << "\" height=\""
-      << static_cast<double>(panel.source.size()) * cell << "\"/>\n";
-  const int letter_size = cell == kLargeCell ? 20 : 15;
+void draw_panel(display::Svg& svg, const Panel& panel, double x, double y, int cell, double scale) {
+  svg.text(x + kRowLabels, y + 14, visible(panel.title), {13, "ink", "start", true});
+  const double left = x + kRowLabels, top = y + kPanelTitle + kColumnLabels, half = cell / 2.0;
+  svg.rect(left, top, static_cast<double>(panel.target.size()) * cell, static_cast<double>(panel.source.size()) * cell,
+           "none");
+  const double letter_size = cell == kLargeCell ? 20 : 15;
   const auto size_of = [&](const std::string& label) { return letters_of(label).size() > 2 ? 11 : letter_size; };
 
   for (std::size_t t = 0; t < panel.target.size(); ++t) {
     const std::string label = label_of(panel.target[t]);
-    out << Text{label,    left + (static_cast<double>(t) + 0.5) * cell,
-                top - 9,  size_of(label),
-                "middle", label == "end" ? "faint" : "ink"};
+    svg.text(left + static_cast<double>(t) * cell + half, top - 9, label,
+             {size_of(label), label == "end" ? "faint" : "ink", "middle"});
   }
   for (std::size_t s = 0; s < panel.source.size(); ++s) {
     const std::string label = label_of(panel.source[s]);
-    out << Text{label, left - 10, top + (static_cast<double>(s) + 0.5) * cell + letter_size * 0.35, size_of(label),
-                "end"};
+    svg.text(left - 10, top + static_cast<double>(s) * cell + half + letter_size * 0.35, label,
+             {size_of(label), "ink", "end"});
   }
 
   for (std::size_t s = 0; s < panel.source.size(); ++s)
@@ -129,33 +101,22 @@ void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int c
       const double w = static_cast<double>(panel.weights(static_cast<attn::Index>(t), static_cast<attn::Index>(s)));
       const double cx = left + static_cast<double>(t) * cell, cy = top + static_cast<double>(s) * cell;
       const double share = std::clamp(w / scale, 0.0, 1.0);
-      out << "<rect class=\"cell weight\" x=\"" << cx << "\" y=\"" << cy << "\" width=\"" << cell << "\" height=\""
-          << cell << "\" fill-opacity=\"" << share << "\"><title>" << escaped(label_of(panel.source[s])) << " : "
-          << escaped(label_of(panel.target[t])) << " = " << number(w) << "</title></rect>\n";
+      svg.cell(cx, cy, cell, share, label_of(panel.source[s]) + " : " + label_of(panel.target[t]) + " = " + number(w));
       // Numbers that would print as 0.00 are only clutter.
       if (cell == kLargeCell && w >= 0.01)
-        out << Text{number(w), cx + half, cy + half + 4, 11, "middle", display::class_on_weight(share)};
+        svg.text(cx + half, cy + half + 4, number(w),
+                 {11, display::class_on_weight(share), "middle", false, /*rim=*/false});
     }
 }
 
-void draw_color_bar(std::ostream& out, double x, double y, double height, double scale) {
+void draw_color_bar(display::Svg& svg, double x, double y, double height, double scale) {
   constexpr int kWidth = 16, kTicks = 5;
-  out << "<defs><linearGradient id=\"scale\" x1=\"0\" y1=\"1\" x2=\"0\" y2=\"0\">"
-      << "<stop class=\"weight\" offset=\"0\" stop-opacity=\"0\"/><stop class=\"weight\" offset=\"1\"/>"
-      << "</linearGradient></defs>\n";
-  out << Text{"weight", x, y - 10, 12, "start", "faint"};
-  const auto bar = [&](const char* how) {
-    out << "<rect " << how << " x=\"" << x << "\" y=\"" << y << "\" width=\"" << kWidth << "\" height=\"" << height
-        << "\"/>\n";
-  };
-  bar("class=\"none\"");
-  bar("fill=\"url(#scale)\"");
+  svg.text(x, y - 10, "weight", {12, "faint"});
+  svg.weight_scale(x, y, kWidth, height);
   for (int i = 0; i < kTicks; ++i) {
-    const double share = static_cast<double>(i) / (kTicks - 1);
-    const double ty = y + height * (1 - share);
-    out << "<line class=\"faint\" x1=\"" << x + kWidth << "\" y1=\"" << ty << "\" x2=\"" << x + kWidth + 5 << "\" y2=\""
-        << ty << "\"/>\n"
-        << Text{number(share * scale), x + kWidth + 9, ty + 4, 12, "start", "faint"};
+    const double share = static_cast<double>(i) / (kTicks - 1), ty = y + height * (1 - share);
+    svg.line(x + kWidth, ty, x + kWidth + 5, ty, "faint");
+    svg.text(x + kWidth + 9, ty + 4, number(share * scale), {12, "faint"});
   }
 }
 
@@ -191,24 +152,19 @@ std::string heat_map_svg(const std::string& title, const std::string& explanatio
   const int height = grid_top + grid_height + kMargin;
   const double scale = scale_end(panels);
 
-  std::ostringstream out;
-  out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width
-      << "\" height=\"" << height << "\" viewBox=\"0 0 " << width << ' ' << height << "\" class=\"display\">\n<title>"
-      << escaped(title) << "</title>\n<style>\n"
-      << display::style_sheet() << "</style>\n<rect width=\"100%\" height=\"100%\" class=\"paper\"/>\n";
-  out << Text{title, kMargin, kMargin + 14, 17, "start", "ink", "bold"};
+  display::Svg svg(width, height, visible(title));
+  svg.text(kMargin, kMargin + 14, visible(title), {17, "ink", "start", true});
   for (std::size_t i = 0; i < lines.size(); ++i)
-    out << Text{lines[i], kMargin, kMargin + 26.0 + 14 + static_cast<double>(i) * kLine, kTextSize, "start", "faint"};
+    svg.text(kMargin, kMargin + 26.0 + 14 + static_cast<double>(i) * kLine, lines[i], {kTextSize, "faint"});
 
   for (std::size_t i = 0; i < panels.size(); ++i) {
     const int column = static_cast<int>(i) % across, row = static_cast<int>(i) / across;
-    draw_panel(out, panels[i], kMargin + column * (panel_width + kGap), grid_top + row * (panel_height + kGap), cell,
+    draw_panel(svg, panels[i], kMargin + column * (panel_width + kGap), grid_top + row * (panel_height + kGap), cell,
                scale);
   }
   const double bar_top = grid_top + kPanelTitle + kColumnLabels;
-  draw_color_bar(out, kMargin + grid_width + kGap, bar_top, std::min(grid_top + grid_height - bar_top, 260.0), scale);
-  out << "</svg>\n";
-  return out.str();
+  draw_color_bar(svg, kMargin + grid_width + kGap, bar_top, std::min(grid_top + grid_height - bar_top, 260.0), scale);
+  return svg.str();
 }
 
 }  // namespace transliterate
