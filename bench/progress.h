@@ -1,16 +1,13 @@
 // Progress reports on standard error.
 #pragma once
 
-#include <unistd.h>
-
-#include <chrono>
-#include <cstdio>
 #include <numeric>
+#include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "duration.h"
-#include "table.h"
+#include "status_line.h"
 
 namespace bench {
 
@@ -18,29 +15,20 @@ namespace bench {
 /// prints one plain line at the start of each row.
 class Progress {
  public:
-  using Clock = std::chrono::steady_clock;
-
   /// `shares`: estimated duration of each row, in any unit.
-  explicit Progress(std::vector<double> shares, std::FILE* out = stderr)
-      : Progress(std::move(shares), out, isatty(fileno(out)) != 0) {}
+  explicit Progress(std::vector<double> shares)
+      : Progress(std::move(shares), std::cerr, display::standard_error_is_terminal()) {}
   explicit Progress(std::size_t rows) : Progress(std::vector<double>(rows, 1.0)) {}
-  Progress(std::vector<double> shares, std::FILE* out, bool terminal)
-      : shares_(std::move(shares)),
-        all_(std::accumulate(shares_.begin(), shares_.end(), 0.0)),
-        out_(out),
-        terminal_(terminal) {}
-  ~Progress() { clear(); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  Progress(std::vector<double> shares, std::ostream& out, bool terminal)
+      : shares_(std::move(shares)), all_(std::accumulate(shares_.begin(), shares_.end(), 0.0)), line_(out, terminal) {}
 
   void begin_row(const std::string& row) {
     if (at_ > 0) done_ += shares_[at_ - 1];
     of_row_ = 0;
     row_ = "[";
     row_.append(std::to_string(++at_)).append("/").append(std::to_string(shares_.size())).append("] ").append(row);
-    if (terminal_) return draw("");
-    std::fprintf(out_, "%s%s\n", row_.c_str(), time_left().c_str());
-    std::fflush(out_);
+    if (!line_.on_terminal()) line_.out() << row_ << time_left() << std::endl;
+    draw("");
   }
 
   /// Shows in a few words what the row is doing.
@@ -49,44 +37,25 @@ class Progress {
   /// Shows how many of the row's rounds are done.
   void round(int done, int rounds) {
     of_row_ = static_cast<double>(done) / rounds;
-    const auto now = Clock::now();
-    if (now - drawn_at_ < kRedraw) return;
-    draw(": round " + std::to_string(done + 1) + " of " + std::to_string(rounds));
+    if (line_.due()) draw(": round " + std::to_string(done + 1) + " of " + std::to_string(rounds));
   }
 
-  void clear() {
-    if (shown_ > 0) std::fprintf(out_, "\r%*s\r", static_cast<int>(shown_), "");
-    shown_ = 0;
-  }
+  void clear() { line_.clear(); }
 
  private:
-  static constexpr std::chrono::milliseconds kRedraw{100};
-
-  void draw(const std::string& what) {
-    if (!terminal_) return;
-    drawn_at_ = Clock::now();
-    clear();
-    const std::string line = row_ + what + time_left();
-    std::fputs(line.c_str(), out_);
-    std::fflush(out_);
-    shown_ = width(line);
-  }
+  void draw(const std::string& what) { line_.draw(row_ + what + time_left()); }
 
   /// Returns ", 1:20 left"; empty until some work is done.
   std::string time_left() const {
     const double done = done_ + (at_ > 0 ? of_row_ * shares_[at_ - 1] : 0);
-    if (done <= 0) return "";
-    const double so_far = std::chrono::duration<double>(Clock::now() - start_).count();
-    return ", " + display::duration_text(so_far * (all_ - done) / done) + " left";
+    return done > 0 ? ", " + display::time_left(done / all_, line_.seconds()) : "";
   }
 
   std::vector<double> shares_;
   double all_, done_ = 0, of_row_ = 0;
-  std::size_t at_ = 0, shown_ = 0;
+  std::size_t at_ = 0;
   std::string row_;
-  std::FILE* out_;
-  bool terminal_;
-  Clock::time_point start_ = Clock::now(), drawn_at_ = start_ - kRedraw;
+  display::StatusLine line_;
 };
 
 }  // namespace bench

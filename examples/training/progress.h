@@ -1,17 +1,15 @@
 // Progress of a training run, on standard error.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
-#include <iosfwd>
+#include <ostream>
 #include <string>
 
-#include "duration.h"
+#include "status_line.h"
 
 namespace training {
 
-/// Whether standard error is a terminal, where a line can be overwritten.
-bool standard_error_is_terminal();
+using display::standard_error_is_terminal;
 
 /// Shows a line that is updated in place: a bar, the step, the loss, tokens per second and the time left. If the output
 /// is not a terminal, prints a plain line at each tenth of the steps instead.
@@ -36,21 +34,17 @@ class Progress {
   void finish();
 
   /// Returns the seconds since the start of this run.
-  double seconds() const;
+  double seconds() const { return line_.seconds(); }
   double tokens_per_second() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   std::string line(bool with_bar) const;
-  void clear();
 
   Index steps_, first_, done_;
-  std::ostream& out_;
-  bool terminal_, drawn_ = false;
   int columns_;
   double loss_ = 0;
   Index tokens_ = 0;
-  Clock::time_point start_, drawn_at_;
+  display::StatusLine line_;
 };
 
 using display::duration_text;

@@ -3,6 +3,7 @@ include_guard(GLOBAL)
 
 add_library(
   attn_transliterate STATIC EXCLUDE_FROM_ALL
+  ${CMAKE_CURRENT_LIST_DIR}/../nn/printable.cpp
   ${CMAKE_CURRENT_LIST_DIR}/decode.cpp
   ${CMAKE_CURRENT_LIST_DIR}/heat_map.cpp
   ${CMAKE_CURRENT_LIST_DIR}/layers.cpp

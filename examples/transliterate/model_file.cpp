@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cctype>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <string_view>
+
+#include "../nn/printable.h"
 
 namespace transliterate {
 
@@ -18,14 +19,6 @@ constexpr std::uint32_t kRevision = 2;
 
 // Arrays of a Transformer have at most two dimensions, (out, in); the limit only keeps messages short.
 constexpr std::uint8_t kMaxRank = 4;
-
-/// Returns bytes of a file as text for a message: short, and without control characters.
-std::string printable(std::string_view bytes) {
-  constexpr std::size_t kMaxShown = 60;
-  std::string text;
-  for (const char c : bytes.substr(0, kMaxShown)) text += std::isprint(static_cast<unsigned char>(c)) ? c : '?';
-  return '"' + text + (bytes.size() > kMaxShown ? "..." : "") + '"';
-}
 
 /// Reads numbers and strings from a stream and tracks how many bytes are left, so that every size that the file claims
 /// is checked against its actual length first.
@@ -107,8 +100,8 @@ void read_header(Reader& reader, const std::string& name) {
   reader.now_reading("the name of the network");
   const std::string spec = reader.string();
   if (spec != kSpec)
-    throw FileError(
-        name, "holds a network of the kind " + printable(spec) + ", but only " + printable(kSpec) + " can be read");
+    throw FileError(name, "holds a network of the kind " + nn::in_quotes(spec) + ", but only " + nn::in_quotes(kSpec) +
+                              " can be read");
   reader.now_reading("the revision");
   const std::uint32_t revision = reader.u32();
   if (revision != kRevision)
@@ -147,7 +140,7 @@ ModelFile ModelFile::read(std::istream& in, std::uint64_t size, const std::strin
   for (std::uint32_t i = 0; i < variables; ++i) {
     reader.now_reading("the name of variable " + std::to_string(i + 1) + " of " + std::to_string(variables));
     const std::string variable_name = reader.string();
-    reader.now_reading("variable " + printable(variable_name));
+    reader.now_reading("variable " + nn::in_quotes(variable_name));
 
     Variable variable;
     const std::uint8_t rank = reader.u8();
@@ -209,7 +202,7 @@ ModelFile::Vector ModelFile::vector(const std::string& variable, attn::Index siz
 
 void ModelFile::require_all_used() const {
   for (const auto& [variable, contents] : variables_)
-    if (!used_.contains(variable)) fail("variable " + printable(variable) + " belongs to no part of the network");
+    if (!used_.contains(variable)) fail("variable " + nn::in_quotes(variable) + " belongs to no part of the network");
 }
 
 }  // namespace transliterate
