@@ -36,14 +36,6 @@ struct VnniInstructions;
 #if !defined(ATTN_SOFTWARE_AVX512)
 typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
 
-// clang requires a function with wide assembly operands to target their instruction set, and does not accept
-// always_inline for it if a caller lacks that set. Without always_inline, clang inlines the function once its caller is
-// inlined into a kernel.
-#if defined(__clang__)
-#define ATTN_ASSEMBLY(target) target static inline
-#else
-#define ATTN_ASSEMBLY(target) static ATTN_INLINE
-#endif
 // Results go through a local variable, because g++ 12 would write an assembly result that is an array element to memory
 // each time. With {vex}, registers beyond the first 16 cannot be encoded: hence the constraint "x" for 32 bytes.
 #define ATTN_VNNI(Bytes, target, registers, encoding)                                                               \
@@ -70,7 +62,6 @@ typedef std::int32_t FourBytes __attribute__((aligned(1), may_alias));
 ATTN_VNNI(64, ATTN_TARGET_AVX512, "v", "")
 ATTN_VNNI(32, ATTN_TARGET_AVX2, "x", "%{vex%} ")
 #undef ATTN_VNNI
-#undef ATTN_ASSEMBLY
 #endif
 
 /// Operations on vectors of `Bytes`, 64 or 32. Their shuffles work within 16-byte parts.

@@ -16,12 +16,21 @@
 #include "attn/core/simd/vector_sets.h"
 #include "attn/types.h"
 
-#define ATTN_INLINE __attribute__((always_inline)) inline
+// ATTN_ASSEMBLY is for functions with assembly that are inlined into kernels. clang requires a function with wide
+// operands to target their instruction set, and refuses always_inline for it if a caller lacks that set. Without
+// always_inline, clang inlines the function once its caller is inlined into a kernel.
+//
+// UBSan's check of calls through function pointers makes each function refer to itself. clang would then keep copies
+// that nobody calls, compiled without a kernel's instruction set; clang 14 has no f16 conversions there to link.
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
 #if defined(__clang__)
+#define ATTN_INLINE __attribute__((always_inline, no_sanitize("function"))) inline
+#define ATTN_ASSEMBLY(target) target static inline
 #define ATTN_NO_UNROLL _Pragma("clang loop unroll(disable)")
 #define ATTN_UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
 #else
+#define ATTN_INLINE __attribute__((always_inline)) inline
+#define ATTN_ASSEMBLY(target) static ATTN_INLINE
 #define ATTN_NO_UNROLL _Pragma("GCC unroll 1")
 #define ATTN_UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
