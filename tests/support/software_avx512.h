@@ -190,6 +190,15 @@ struct HalfVec<64> {
     for (int h : {0, 1}) Half::load_bytes(halves[h], from + h * kLanes);
     std::memcpy(&bits, halves, sizeof(bits));
   }
+  static ATTN_INLINE void load_word(Bits& word, const std::byte* from) {
+    word = from_bytes<std::uint32_t>(from) - Bits{};
+  }
+  /// VPERMPS.
+  static ATTN_INLINE void look_up(V& x, const V& table, const Bits& index) {
+    Array<float, V::kLanes> numbers;
+    for (int i = 0; i < V::kLanes; ++i) numbers[i] = table.raw[index[i] & 15u];
+    x = V::load(numbers);
+  }
   static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) { narrow<Half::narrow_f16>(to, x); }
   static ATTN_INLINE void narrow_bf16(std::byte* to, const V& x) { narrow<Half::narrow_bf16>(to, x); }
 

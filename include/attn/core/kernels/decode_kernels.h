@@ -242,6 +242,8 @@ struct DecodeKernels {
   static constexpr int kRowVectors = kRegisters >= 32 ? 4 : 2;
   /// Elements of a block; see DType.
   static constexpr Index kBlock = elements_of_block(kStored);
+  /// Vectors of a block that are converted together: two if that shares work (SmallVec) and registers suffice.
+  static constexpr int kPart = kBlock == 2 * kLanes ? 2 : 1;
 
   /// Bytes of `count` elements, by a constant: values of 64 floats took 1.5 times as long with AVX2 when the size of an
   /// element was looked up for each loaded vector. Of part of a block, only its share of the traffic is meant.
@@ -339,19 +341,28 @@ struct DecodeKernels {
             if (k % kTogether == 0 && fetches) [[unlikely]]
               fetching.template step<bytes(kTogether * kVectors * kLanes)>();
             V all = sum[k];
-            ATTN_UNROLL for (int c = 0; c < kVectors; ++c) all += q[c] * load(row, in_block + c * kLanes);
+            constexpr int kLoaded = std::min(kVectors, kPart);
+            ATTN_UNROLL for (int c = 0; c < kVectors; c += kLoaded) {
+              Array<V, kLoaded> x;
+              load_all<kLoaded>(x, row, in_block + c * kLanes);
+              ATTN_UNROLL for (int i = 0; i < kLoaded; ++i) all += q[c + i] * x[i];
+            }
             all.keep_order();
             sum[k] = all;
           }
         } else {
-          ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
-            Array<V, kKeys> x;
-            ATTN_UNROLL for (int k = 0; k < kKeys; ++k) x[k] = load_once(row + k * step, in_block + c * kLanes);
-            ATTN_UNROLL for (int r = 0; r < R; ++r) {
-              fetch<R, bytes(kKeys * kLanes)>(fetches, r, fetching);
-              V q = V::load(query[r] + d + c * kLanes);
-              q.keep_in_register();
-              ATTN_UNROLL for (int k = 0; k < kKeys; ++k) sum[r * kKeys + k] += q * x[k];
+          constexpr int kLoaded = std::min(kVectors, kPart);
+          ATTN_UNROLL for (int part = 0; part < kVectors; part += kLoaded) {
+            Array<Array<V, kLoaded>, kKeys> x;
+            ATTN_UNROLL for (int k = 0; k < kKeys; ++k)
+                load_once<kLoaded>(x[k], row + k * step, in_block + part * kLanes);
+            ATTN_UNROLL for (int c = 0; c < kLoaded; ++c) {
+              ATTN_UNROLL for (int r = 0; r < R; ++r) {
+                fetch<R, bytes(kKeys * kLanes)>(fetches, r, fetching);
+                V q = V::load(query[r] + d + (part + c) * kLanes);
+                q.keep_in_register();
+                ATTN_UNROLL for (int k = 0; k < kKeys; ++k) sum[r * kKeys + k] += q * x[k][c];
+              }
             }
           }
         }
@@ -381,12 +392,23 @@ struct DecodeKernels {
   }
 
   static ATTN_INLINE V load(const std::byte* row, Index first) { return Packing::template load<kStored>(row, first); }
-  /// Loads a vector into a register for several products. Otherwise, g++ 12 with -march=native on Zen 5 loaded keys and
+  /// Loads n vectors, a part of a block at a time.
+  template <int n>
+  static ATTN_INLINE void load_all(V* x, const std::byte* row, Index first) {
+    constexpr int kLoaded = std::min(n, kPart);
+    ATTN_UNROLL for (int i = 0; i < n; i += kLoaded)
+        Packing::template load_some<kStored, kLoaded>(x + i, row, first + i * kLanes);
+  }
+  /// Loads vectors into registers for several products. Otherwise, g++ 12 with -march=native on Zen 5 loaded keys and
   /// queries again for each product, and four queries took 2.2 times as long.
-  static ATTN_INLINE V load_once(const std::byte* row, Index first) {
-    V x = load(row, first);
-    x.keep_in_register();
-    return x;
+  template <int n>
+  static ATTN_INLINE void load_once(V* x, const std::byte* row, Index first) {
+    load_all<n>(x, row, first);
+    ATTN_UNROLL for (int i = 0; i < n; ++i) {
+      V in_register = x[i];  // g++ 12 writes an array element to memory
+      in_register.keep_in_register();
+      x[i] = in_register;
+    }
   }
 
   /// Adds the products of the elements at the end of rows that do not fill a vector. Elements that were multiplied
@@ -457,17 +479,17 @@ struct DecodeKernels {
         }
       }
     }
-    const Index column = kBlock > 1 ? c : 0;  // of the first vector, counted from `row`, which begins with a block
+    // Of the first vector, counted from `row`, which begins with a block.
+    const Index column = kVectors * kLanes % kBlock == 0 ? 0 : c;
     const std::byte* row = value.data + part.begin * stride + (rest > 0 ? 0 : bytes(c - column));
     const auto add = [&](Array<V, kVectors> * to, Index j) __attribute__((always_inline)) {
       Array<V, kVectors> x;
-      if constexpr (R > 1) {
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) x[v] =
-            rest > 0 ? load_end(row, v_dim) : load_once(row, column + v * kLanes);
-      } else {
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) x[v] =
-            rest > 0 ? load_end(row, v_dim) : load(row, column + v * kLanes);
-      }
+      if (rest > 0)
+        x[0] = load_end(row, v_dim);
+      else if constexpr (R > 1)
+        load_once<kVectors>(x, row, column);
+      else
+        load_all<kVectors>(x, row, column);
       ATTN_UNROLL for (int r = 0; r < R; ++r) {
         if constexpr (R > 1) fetch<R, bytes(kVectors * kLanes)>(fetches, r, fetching);
         const T w = weights[r][j];

@@ -244,8 +244,20 @@ struct PackingKernels {
       return HalfVec<Bytes>::widen_i8(from);
     else if constexpr (kDType == DType::f8_e4m3 || kDType == DType::f8_e5m2)
       return SmallVec<Bytes>::template widen_f8<kDType>(from);
+    else {
+      V x;
+      SmallVec<Bytes>::template widen_i4<kDType, 1>(&x, from, first % Int4::kNumbers);
+      return x;
+    }
+  }
+  /// load() for n vectors, which must be in one block if elements have blocks.
+  template <DType kDType, int n>
+  static ATTN_INLINE void load_some(V* x, const std::byte* row, Index first) {
+    if constexpr (elements_of_block(kDType) > 1)
+      SmallVec<Bytes>::template widen_i4<kDType, n>(x, row + offset_of_element<T>(kDType, first),
+                                                    first % elements_of_block(kDType));
     else
-      return SmallVec<Bytes>::template widen_i4<kDType>(from, first % Int4::kNumbers);
+      ATTN_UNROLL for (int i = 0; i < n; ++i) x[i] = load<kDType>(row, first + i * kLanes);
   }
   static ATTN_INLINE V load(DType dtype, const std::byte* row, Index first) {
     if constexpr (kCached != DType::native)

@@ -114,6 +114,25 @@ struct HalfVec {
     }
   }
 
+  /// Loads the same four bytes into every lane. g++ 12 needs three instructions for Vec::broadcast().
+  static ATTN_INLINE void load_word(Bits& word, const std::byte* from) {
+#if !defined(__clang__)
+    if constexpr (Bytes > 16)
+      asm("vpbroadcastd %1, %0" : "=v"(word) : "m"(*reinterpret_cast<const Word*>(from)));
+    else
+#endif
+      word = from_bytes<std::uint32_t>(from) - Bits{};
+  }
+
+#if ATTN_X86
+  /// x = table[the lowest four bits of index], in every lane.
+  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void look_up(V& x, const V& table, const Bits& index) {
+    Raw found;
+    asm("vpermps %1, %2, %0" : "=v"(found) : "v"(table.raw), "v"(index));
+    x.raw = found;
+  }
+#endif
+
   /// Converts kLanes 8-bit floats: E5M2 exactly, E4M3 to numbers that are 256 times too small.
   template <DType kDType>
   static ATTN_INLINE V widen_f16_of(const std::byte* from) {
@@ -183,6 +202,7 @@ struct HalfVec {
   }
 
  private:
+  typedef std::uint32_t Word __attribute__((aligned(1), may_alias));
   template <class Number>
   struct __attribute__((may_alias)) InMemory {
     Array<Number, kLanes> numbers;
@@ -246,6 +266,9 @@ struct HalfVec<16> {
     std::memcpy(&four, from, sizeof(four));
     bits = (RawVec<float, 16, std::uint32_t>::type)vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
   }
+  static ATTN_INLINE void load_word(RawVec<float, 16, std::uint32_t>::type& word, const std::byte* from) {
+    word = from_bytes<std::uint32_t>(from) - RawVec<float, 16, std::uint32_t>::type{};
+  }
   static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) {
     const float16x4_t half = vcvt_f16_f32((float32x4_t)x.raw);
     std::memcpy(to, &half, sizeof(half));
@@ -281,25 +304,35 @@ struct SmallVec {
     return kDType == DType::f8_e4m3 ? x * 256.0f : x;
   }
 
-  /// Converts numbers of a block of 4-bit integers, from number `first` on, a multiple of the lanes.
-  template <DType kDType>
-  static ATTN_INLINE V widen_i4(const std::byte* block, Index first) {
+  /// Converts n vectors of numbers of a block of 4-bit integers, from number `first` on, a multiple of the lanes.
+  template <DType kDType, int n>
+  static ATTN_INLINE void widen_i4(V* x, const std::byte* block, Index first) {
     constexpr Index kHalf = Int4::kNumbers / 2;
-    Bits digits;
-    HalfVec<Bytes>::load_bytes(digits, block + first % kHalf);
-    digits = (digits >> static_cast<int>(first / kHalf * 4)) & 15u;
-    if constexpr (kDType == DType::i4) digits -= 8u;
-    const Raw numbers = __builtin_convertvector((typename V::IntRaw)digits, Raw);
-    const float scale = from_bf16(block + kHalf);
-    if constexpr (kDType == DType::i4)
-      return {numbers * scale};
-    else
-      return V::multiply_add(numbers, scale, V::broadcast(from_bf16(block + kHalf + 2)).raw);
-  }
-
- private:
-  static ATTN_INLINE float from_bf16(const std::byte* from) {
-    return std::bit_cast<float>(std::uint32_t{from_bytes<std::uint16_t>(from)} << 16);
+    constexpr bool kZero = kDType == DType::i4_asymmetric;
+    // The last two bytes of a block are in the upper half of its last word, where a bf16 has the bits of a float.
+    Bits digits, word;
+    HalfVec<Bytes>::load_word(word, block + kHalf + (kZero ? 0 : -2));
+    const Raw last = (Raw)(word & 0xffff0000u), scale = kZero ? (Raw)(word << 16) : last;
+    const auto numbers_of = [&](const Raw& numbers) __attribute__((always_inline)) {
+      if constexpr (kZero)
+        return V::multiply_add(numbers, scale, last);
+      else
+        return V{(numbers - 8.0f) * scale};
+    };
+    if constexpr (V::kLanes == kHalf) {
+      // A table of the 16 possible numbers serves both halves of a block: it takes half of the instructions.
+      constexpr Raw kDigits = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+      const V table = numbers_of(kDigits);
+      HalfVec<Bytes>::load_bytes(digits, block);
+      digits >>= static_cast<int>(first / kHalf * 4);
+      ATTN_UNROLL for (int i = 0; i < n; ++i, digits >>= 4) HalfVec<Bytes>::look_up(x[i], table, digits);
+    } else {
+      ATTN_UNROLL for (int i = 0; i < n; ++i, first += V::kLanes) {
+        HalfVec<Bytes>::load_bytes(digits, block + first % kHalf);
+        digits = (digits >> static_cast<int>(first / kHalf * 4)) & 15u;
+        x[i] = numbers_of(__builtin_convertvector((typename V::IntRaw)digits, Raw));
+      }
+    }
   }
 };
 

@@ -21,7 +21,7 @@
 // always_inline, clang inlines the function once its caller is inlined into a kernel.
 //
 // UBSan's check of calls through function pointers makes each function refer to itself. clang would then keep copies
-// that nobody calls, compiled without a kernel's instruction set; clang 14 has no f16 conversions there to link.
+// that nothing calls, compiled without a kernel's instruction set; clang 14 has no f16 conversions there to link.
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
 #if defined(__clang__)
 #define ATTN_INLINE __attribute__((always_inline, no_sanitize("function"))) inline
