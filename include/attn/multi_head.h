@@ -2,15 +2,11 @@
 #pragma once
 
 #include <concepts>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "attn/attention.h"
 #include "attn/kv_cache.h"
 #include "attn/kv_caches.h"
+#include "attn/layer_parameters.h"
 #include "attn/layers/multi_head_backward.h"
 #include "attn/layers/multi_head_cache.h"
 #include "attn/multi_head_gradients.h"
@@ -39,7 +35,8 @@ namespace attn::inline ATTN_BUILT_FOR {
 ///
 /// With output_gate, the projection of the query has heads * (head_dim + v_head_dim) rows.
 ///
-/// These parameters, or parts of them, can also be accessed under the names that other checkpoints use:
+/// They are read and written as LayerParameters says. They, or parts of them, can also be accessed under the names that
+/// other checkpoints use:
 ///
 ///     q_proj_weight, k_proj_weight, v_proj_weight    the rows of in_proj_weight, if that is one parameter
 ///     q_proj_bias, k_proj_bias, v_proj_bias          the parts of in_proj_bias
@@ -55,15 +52,13 @@ namespace attn::inline ATTN_BUILT_FOR {
 /// safe while no parameter is written. backward() writes the gradients of the parameters, so only one call of it may
 /// run at a time.
 template <class T>
-class MultiHeadAttention {
-  static_assert(detail::is_scalar<T>,
-                "attn: T of MultiHeadAttention<T> must be float, double, long double or a 16-bit float");
-
+class MultiHeadAttention : public LayerParameters<T, detail::MultiHeadParameters<T>> {
  public:
   /// @throws std::invalid_argument if a size is not positive (0 is allowed where it selects a default), heads is not a
   /// multiple of kv_heads, embed_dim is not a multiple of heads and no head_dim is given, the rope has a different
   /// head_dim, or a rope is combined with add_bias_kv.
-  explicit MultiHeadAttention(const MultiHeadConfig& config) : parameters_(config) {}
+  explicit MultiHeadAttention(const MultiHeadConfig& config)
+      : LayerParameters<T, detail::MultiHeadParameters<T>>(config) {}
   /// Not to be called: fails to compile, with the message of detail::refuse_rope_in_braces().
   template <int kNever = 0>
   explicit MultiHeadAttention(const detail::MultiHeadWithRopeInBraces&)
@@ -76,33 +71,6 @@ class MultiHeadAttention {
   void change_rope(const Rope& rope) { parameters_.change_rope(rope); }
   /// The number of features of a head of query and key.
   Index head_dim() const { return config().head_dim; }
-
-  /// PyTorch's names of the parameters of this configuration.
-  std::vector<std::string> parameter_names() const { return parameters_.named().names(); }
-
-  /// A view of a weight (outputs, inputs), to read or write it in place. Valid until the layer is destroyed or assigned
-  /// to. @throws std::invalid_argument for an unknown name; the message lists the known ones.
-  TensorView<T, 2> weight(std::string_view name) { return parameters_.named().weight(name); }
-  /// A view of a weight, read-only.
-  TensorView<const T, 2> weight(std::string_view name) const { return parameters_.named().weight(name); }
-  /// A view of a bias (outputs), or of another vector such as the weight of a norm, to read or write it in place; see
-  /// weight().
-  TensorView<T, 1> bias(std::string_view name) { return parameters_.named().bias(name); }
-  /// A view of a bias, read-only.
-  TensorView<const T, 1> bias(std::string_view name) const { return parameters_.named().bias(name); }
-
-  /// Copies a parameter from anything attn::view takes, or an Eigen expression, of any floating-point type.
-  /// @throws std::invalid_argument for an unknown name or a wrong shape; the message gives the known names or both
-  /// shapes.
-  template <class X>
-  void load(std::string_view name, const X& values) {
-    parameters_.named().load(name, values);
-  }
-  /// Copies `values` into the rows of a parameter from row `first` on; otherwise like load().
-  template <class X>
-  void load_rows(std::string_view name, Index first, const X& values) {
-    parameters_.named().load_rows(name, first, values);
-  }
 
   /// Applies the layer to query (batch, q_len, embed_dim), key (batch, kv_len, key_dim) and value (batch, kv_len,
   /// value_dim). They are attn::Tensor, attn::TensorView or Eigen tensors of rank 3 with any strides, or, for a batch
@@ -121,7 +89,8 @@ class MultiHeadAttention {
                                                    const MultiHeadOptions& options = {}) const {
     static_assert(detail::check_layer_types<T, Q, K, V>());
     return detail::with_inputs<T>(config(), query, key, value, [&](const Inputs& inputs) {
-      return detail::join_heads<Q>(parameters_, detail::attended(parameters_, inputs, mods, options), options);
+      return detail::join_heads<Q>(parameters_.output_projection(),
+                                   detail::attended(parameters_, inputs, mods, options), options);
     });
   }
   /// Not to be called: fails to compile, with a message that says what to pass.
@@ -189,29 +158,6 @@ class MultiHeadAttention {
   auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
                 const O& options) {
     return backward(grad_out, query, key, value, result, Mods<>(), options);
-  }
-
-  /// The gradient of a weight, summed over all calls of backward() since zero_gradients(), to read or write in place.
-  /// Names are those of weight(). The first backward() allocates memory for all gradients.
-  /// @throws std::invalid_argument before the first backward(), or for an unknown name.
-  TensorView<detail::computed_t<T>, 2> weight_gradient(std::string_view name) { return gradients().weight(name); }
-  /// The gradient of a bias; see weight_gradient().
-  TensorView<detail::computed_t<T>, 1> bias_gradient(std::string_view name) { return gradients().bias(name); }
-
-  /// Sets the gradients of all parameters to 0, if there are any, and keeps their memory.
-  void zero_gradients() { gradients_.set_zero(); }
-
-  /// Calls visit(name, values, gradient) for each of parameter_names(), for example to take a step of an optimiser.
-  /// `values` and `gradient` are row-major spans of all elements; `gradient` is empty before the first backward().
-  ///
-  ///     mha.for_each_parameter([](const std::string&, std::span<float> w, std::span<const float> grad) {
-  ///       for (std::size_t i = 0; i < grad.size(); ++i) w[i] -= 0.1f * grad[i];
-  ///     });
-  template <class Visit>
-  void for_each_parameter(const Visit& visit) {
-    for (const std::string& name : parameter_names())
-      visit(name, parameters_.named().numbers(name),
-            gradients_.empty() ? std::span<Number>() : gradients_.numbers(name));
   }
 
   /// Applies the layer to the next tokens of the sequences of a cache. The tokens serve as query, key and value: the
@@ -319,12 +265,6 @@ class MultiHeadAttention {
 
  private:
   using Inputs = detail::Inputs<T>;
-  using Number = detail::computed_t<T>;
-
-  detail::Parameters<Number>& gradients() {
-    detail::require(!gradients_.empty(), "there are no gradients before the first backward()");
-    return gradients_;
-  }
 
   template <class Config>
   Config fitted(Config sizes) const {
@@ -335,8 +275,8 @@ class MultiHeadAttention {
     return sizes;
   }
 
-  detail::MultiHeadParameters<T> parameters_;
-  detail::Parameters<Number> gradients_;  // none before the first backward()
+  using LayerParameters<T, detail::MultiHeadParameters<T>>::parameters_;
+  using LayerParameters<T, detail::MultiHeadParameters<T>>::gradients_;
 };
 
 }  // namespace attn::inline ATTN_BUILT_FOR

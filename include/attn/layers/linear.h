@@ -24,8 +24,9 @@ struct Linear {
   const T* bias;
   Index inputs;
   Index outputs;
+  Index stride = outputs;  ///< distance between rows of y
 
-  /// Maps all tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
+  /// Maps all tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major, x without gaps. Of the options,
   /// executor, instruction set, `compute` and row_invariant are used. If `memory` is empty, the call allocates;
   /// otherwise its size must be bytes().
   void operator()(const T* x, T* y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
@@ -82,7 +83,7 @@ struct Linear {
       if (few)
         run_rows(x, y, tokens, columns, family, m);
       else
-        run_tile(from_row(x, rows.begin), y + rows.begin * outputs, rows.size(), columns, family, m);
+        run_tile(from_row(x, rows.begin), y + rows.begin * stride, rows.size(), columns, family, m);
     });
   }
 
@@ -129,7 +130,7 @@ struct Linear {
         const auto b = static_cast<Number>(bias[first + o]);
         for (Index i = 0; i < kernels.queries; ++i) m.scores[o * kernels.queries + i] += b;
       }
-      store_out(family, result, kernels.queries, {reinterpret_cast<std::byte*>(y + first), kDType, outputs, 1}, rows,
+      store_out(family, result, kernels.queries, {reinterpret_cast<std::byte*>(y + first), kDType, stride, 1}, rows,
                 count);
     }
   }
@@ -146,8 +147,7 @@ struct Linear {
       for (Index r = 0; r < rows; ++r) {
         Number* const result = m.scores + r * m.row;
         for (Index o = 0; bias && o < count; ++o) result[o] += static_cast<Number>(bias[first + o]);
-        family.unpack_rows(result, 1, count,
-                           {reinterpret_cast<std::byte*>(y + r * outputs + first), kDType, outputs, 1});
+        family.unpack_rows(result, 1, count, {reinterpret_cast<std::byte*>(y + r * stride + first), kDType, stride, 1});
       }
     }
   }

@@ -99,6 +99,36 @@ auto with_learned_later(const MultiHeadResult<Out, T>& result, const M& mods, co
   }
 }
 
+/// Computes the gradients of attention over heads without a cache, given that of the concatenated results, and those of
+/// the added keys.
+template <class Out, class T, class M>
+auto attention_gradients(const std::array<TensorView<T, 4>, 3>& to, const Tensor<T, 3>& grad_joined,
+                         const ExtraKeys<T>& extra, const MultiHeadResult<Out, T>& result, const M& mods,
+                         const MultiHeadOptions& options, const LearnedMods<computed_t<T>>* learned) {
+  const Options inner = of_heads(options);
+  const auto in_heads = [&]<class X>(X* joined) {
+    return bshd(joined, to[0].dim(0), to[0].dim(2), to[0].dim(1), to[2].dim(3));
+  };
+  const TensorView<const T, 4> grad = in_heads(grad_joined.data());
+  typename ExtraKeys<T>::Gradients of_extra;
+  if (options.path == Path::naive && extra.count() == 0) {
+    CheckedNaiveBackward(grad, result.query, result.key, result.value, mods, inner)
+        .run(to[0], to[1], to[2], inner, learned);
+    return of_extra;
+  }
+  const auto run = [&]<class Number>(const Number* joined) {
+    const TensorView<const Number, 4> out = in_heads(joined);
+    CheckedBackward(grad, result.query, result.key, result.value, out, result.lse, mods, inner, Outputs::given)
+        .run_into(to[0], to[1], to[2], inner, learned, extra.count() > 0);
+    if (extra.count() > 0) of_extra = extra.gradients(to[0], grad, result.query, out, result.lse, inner);
+  };
+  if (const computed_t<T>* const exact = unrounded_values<computed_t<T>>(result.joined))
+    run(exact);
+  else
+    run(result.joined.data());
+  return of_extra;
+}
+
 /// Computes the gradients of the projected heads, backward through the output projection, gate, attention, rotation and
 /// norms. Projections that the forward call changed in place are computed again.
 template <class Out, class T, class M>
@@ -133,23 +163,7 @@ HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Input
                   result.joined, projected->gate(), inner.executor);
   }
 
-  const TensorView<const T, 4> grad = bshd<const T>(grad_joined.data(), batch, q_len, c.heads, c.v_head_dim);
-  const ExtraKeys<T> extra(layer);
-  if (options.path == Path::naive && extra.count() == 0) {
-    CheckedNaiveBackward(grad, result.query, result.key, result.value, mods, inner)
-        .run(views[0], views[1], views[2], inner, learned);
-  } else {
-    const auto run = [&]<class Number>(const Number* joined) {
-      const TensorView<const Number, 4> out = bshd<const Number>(joined, batch, q_len, c.heads, c.v_head_dim);
-      CheckedBackward(grad, result.query, result.key, result.value, out, result.lse, mods, inner, Outputs::given)
-          .run_into(views[0], views[1], views[2], inner, learned, extra.count() > 0);
-      if (extra.count() > 0) grads.extra = extra.gradients(views[0], grad, result.query, out, result.lse, inner);
-    };
-    if (const computed_t<T>* const exact = unrounded_values<computed_t<T>>(result.joined))
-      run(exact);
-    else
-      run(result.joined.data());
-  }
+  grads.extra = attention_gradients(views, grad_joined, ExtraKeys<T>(layer), result, mods, options, learned);
   if (const auto& rope = c.rope)
     rotate_heads(views[0], views[1], sizes_of(inputs, inner), inner.executor,
                  [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate_gradient(tokens, first); });

@@ -234,10 +234,9 @@ class HeadNorm {
   using Sum = std::common_type_t<Number, double>;
 
   HeadNorm(const MultiHeadParameters<T>& layer, Input input)
-      : weight_(layer.named().bias(layer.norm_name(input))),
-        dim_(layer.config().head_dim),
-        heads_(layer.norm_size(input) / dim_),
-        eps_(static_cast<Sum>(layer.config().qk_norm_eps)) {}
+      : HeadNorm(layer.named().bias(layer.norm_name(input)), layer.config().head_dim, layer.config().qk_norm_eps) {}
+  HeadNorm(const TensorView<const T, 1>& weight, Index head_dim, double eps)
+      : weight_(weight), dim_(head_dim), heads_(weight.dim(0) / dim_), eps_(static_cast<Sum>(eps)) {}
 
   /// Normalises x in place.
   void apply(const TensorView<T, 4>& x, const Executor& executor) const {

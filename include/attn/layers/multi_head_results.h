@@ -16,6 +16,7 @@ namespace attn::detail::inline ATTN_BUILT_FOR {
 template <class T>
 class ExtraKeys {
  public:
+  ExtraKeys() = default;  ///< adds none
   explicit ExtraKeys(const MultiHeadParameters<T>& layer)
       : count_((layer.config().add_bias_kv ? 1 : 0) + (layer.config().add_zero_attn ? 1 : 0)) {
     if (count_ == 0) return;
@@ -114,7 +115,7 @@ class ExtraKeys {
     return sums;
   }
 
-  Index count_;
+  Index count_ = 0;
   Tensor<T, 3> keys_, values_;  // (kv_heads, count, dim)
 };
 
@@ -135,10 +136,10 @@ inline bool gives_heads(const MultiHeadOptions& options) { return options.heads 
 
 /// Allocates the results of queries q.
 template <class T>
-HeadResults<T> allocate_results(const MultiHeadParameters<T>& layer, const ExtraKeys<T>& extra,
-                                const TensorView<T, 4>& q, const MultiHeadOptions& options) {
+HeadResults<T> allocate_results(const ExtraKeys<T>& extra, const TensorView<T, 4>& q, Index v_dim,
+                                const MultiHeadOptions& options) {
   HeadResults<T> r;
-  r.joined = Tensor<T, 3>::uninitialized({q.dim(0), q.dim(2), q.dim(1) * layer.config().v_head_dim});
+  r.joined = Tensor<T, 3>::uninitialized({q.dim(0), q.dim(2), q.dim(1) * v_dim});
   if (needs_lse(extra, options)) r.lse = Tensor<computed_t<T>, 3>::uninitialized({q.dim(0), q.dim(1), q.dim(2)});
   return r;
 }
@@ -183,30 +184,23 @@ void apply_gate(HeadResults<T>& r, const ProjectedHeads<T>& heads, const MultiHe
   if (!options.keep) r.joined = {};
 }
 
-/// Computes the heads of a call without a cache.
+/// Computes attention of a layer's heads q, k and v without a cache.
 template <class T, class M>
-HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const M& mods,
-                        const MultiHeadOptions& options) {
-  check_added_keys<M>(layer.config(), options.attention);
-  const Problem sizes = sizes_of(inputs, options.attention);
-  const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::value, options.attention);
-  if (const auto& rope = layer.config().rope)
-    rotate_heads(heads.query(), heads.key(), sizes, options.attention.executor,
-                 [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate(tokens, first); });
-  const TensorView<T, 4>&q = heads.query(), &k = heads.key(), &v = heads.value();
-  const ExtraKeys<T> extra(layer);
-  HeadResults<T> r = allocate_results(layer, extra, q, options);
+HeadResults<T> attended_heads(const TensorView<T, 4>& q, const TensorView<T, 4>& k, const TensorView<T, 4>& v,
+                              const ExtraKeys<T>& extra, bool has_rope, const M& mods,
+                              const MultiHeadOptions& options) {
+  HeadResults<T> r = allocate_results(extra, q, v.dim(3), options);
   TensorView<T, 4> own_weights, extra_weights;
   if (options.weights) {
-    r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), sizes.kv_len + extra.count()});
+    r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), k.dim(2) + extra.count()});
     const auto columns = [&](Index first, Index count) {
       return r.weights.view().part(first, {q.dim(0), q.dim(1), q.dim(2), count}, r.weights.view().strides());
     };
-    own_weights = columns(0, sizes.kv_len);
-    extra_weights = columns(sizes.kv_len, extra.count());
+    own_weights = columns(0, k.dim(2));
+    extra_weights = columns(k.dim(2), extra.count());
   }
   const Options inner = of_heads(options);
-  const CheckedCall call(q, k, v, mods, inner, Outputs::own, layer.config().rope.has_value());
+  const CheckedCall call(q, k, v, mods, inner, Outputs::own, has_rope);
   Tensor<computed_t<T>, 3> own_lse;  // over the keys of the call alone
   with_results(r, extra, q, options, [&](auto&... result) {
     if (options.weights || options.path == Path::naive)
@@ -219,7 +213,6 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
     if (own_lse.size() > 0) ExtraKeys<T>::rescale_weights(own_weights, own_lse, r.lse);
     extra.weights(q, inner, r.lse, extra_weights);
   }
-  apply_gate(r, heads, options);
   if (gives_heads(options)) {
     r.query = copied(q, inner.executor);
     r.key = copied(k, inner.executor);
@@ -228,28 +221,50 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
   return r;
 }
 
-/// Computes the heads of a call with tokens x over a cache. Keys and values of `heads`, if any, have been appended
-/// already.
+/// Computes the heads of a call without a cache.
+template <class T, class M>
+HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const M& mods,
+                        const MultiHeadOptions& options) {
+  check_added_keys<M>(layer.config(), options.attention);
+  const ProjectedHeads<T> heads = normalised_heads(layer, inputs, Input::query, Input::value, options.attention);
+  const auto& rope = layer.config().rope;
+  if (rope)
+    rotate_heads(heads.query(), heads.key(), sizes_of(inputs, options.attention), options.attention.executor,
+                 [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate(tokens, first); });
+  HeadResults<T> r =
+      attended_heads(heads.query(), heads.key(), heads.value(), ExtraKeys<T>(layer), rope.has_value(), mods, options);
+  apply_gate(r, heads, options);
+  return r;
+}
+
+/// Computes attention of the queries q of tokens x over a cache.
 template <class T, class X, class M>
-HeadResults<T> attended_over(const MultiHeadParameters<T>& layer, const X& x, const ProjectedHeads<T>& heads,
-                             const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
+HeadResults<T> attended_sequences(const X& x, const TensorView<T, 4>& q, const ExtraKeys<T>& extra,
+                                  const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
   require(options.path == Path::flash && !options.weights,
           "a call over a cache supports neither the naive path nor weights; request lse and heads, from which "
           "for_each_weight_tile() computes the weights");
   require(!options.keep,
           "a call over a cache has no backward(), so MultiHeadOptions::keep must be off; for gradients, call the layer "
           "with query, key and value");
-  const TensorView<T, 4>& q = heads.query();
-  const ExtraKeys<T> extra(layer);
-  HeadResults<T> r = allocate_results(layer, extra, q, options);
+  HeadResults<T> r = allocate_results(extra, q, batch.v_dim(), options);
   const Options inner = of_heads(options);
   const auto queries = as_given(x, q);
   CheckedSequences call(queries, batch, mods, inner);
   with_results(r, extra, q, options,
                [&](auto&... result) { run_passes(call.passes(result...), inner, inner.workspace); });
+  return r;
+}
+
+/// Computes the heads of a call with tokens x over a cache. Keys and values of `heads`, if any, have been appended
+/// already.
+template <class T, class X, class M>
+HeadResults<T> attended_over(const MultiHeadParameters<T>& layer, const X& x, const ProjectedHeads<T>& heads,
+                             const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
+  HeadResults<T> r = attended_sequences(x, heads.query(), ExtraKeys<T>(layer), batch, mods, options);
   apply_gate(r, heads, options);
   if (options.heads) {
-    r.query = rotated_copy(x, q, batch, inner);
+    r.query = rotated_copy(x, heads.query(), batch, options.attention);
     if (heads.key().dim(3) > 0) {
       r.key = rotated_copy(x, heads.key(), batch, {});
       r.value = Tensor<T, 4>(heads.value());
@@ -260,10 +275,10 @@ HeadResults<T> attended_over(const MultiHeadParameters<T>& layer, const X& x, co
 
 /// Computes the layer's result: the output projection of the heads' results, shaped like a query of type Q.
 template <class Q, class T>
-auto join_heads(const MultiHeadParameters<T>& layer, HeadResults<T>&& r, const MultiHeadOptions& options) {
-  const Tensor<T, 3>& joined = layer.config().output_gate ? r.gated : r.joined;
-  auto all = Tensor<T, 3>::uninitialized({joined.dim(0), joined.dim(1), layer.config().embed_dim});
-  layer.output_projection()(joined.data(), all.data(), all.dim(0) * all.dim(1), options.attention);
+auto join_heads(const Linear<T>& projection, HeadResults<T>&& r, const MultiHeadOptions& options) {
+  const Tensor<T, 3>& joined = r.gated.data() ? r.gated : r.joined;
+  auto all = Tensor<T, 3>::uninitialized({joined.dim(0), joined.dim(1), projection.outputs});
+  projection(joined.data(), all.data(), all.dim(0) * all.dim(1), options.attention);
   auto out = result_like<Q>(std::move(all));
   if (!options.keep) r.joined = {};
   if (!gives_lse(options)) r.lse = {};
@@ -277,7 +292,7 @@ template <class T, class X, class M>
 auto result_over(const MultiHeadParameters<T>& layer, const X& x, const ProjectedHeads<T>& heads,
                  const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
   using Q = typename QueryRows<X>::Tensor;
-  return join_heads<Q>(layer, attended_over(layer, x, heads, batch, mods, options), options);
+  return join_heads<Q>(layer.output_projection(), attended_over(layer, x, heads, batch, mods, options), options);
 }
 
 /// Appends tokens x to a cache and computes the layer's result for them. If it throws, the cache is as it was before,

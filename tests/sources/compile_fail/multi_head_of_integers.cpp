@@ -1,4 +1,4 @@
-// expect: attn: T of MultiHeadAttention<T> must be float, double, long double or a 16-bit float
+// expect: attn: T of a layer such as MultiHeadAttention<T> must be float, double, long double or a 16-bit float
 #include <attn/attn.h>
 
 #ifdef ATTN_KO
