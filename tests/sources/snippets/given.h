@@ -127,6 +127,11 @@ namespace latent {
 extern const attn::Tensor<float, 4> rows, absorbed_q;
 }  // namespace latent
 
+namespace latent_layer {
+extern const attn::Tensor<float, 2> o_proj;
+extern const attn::Tensor<float, 3> x, prompt, token, grad_out;
+}  // namespace latent
+
 namespace padding {
 extern const attn::Tensor<float, 4> q, k, v;
 extern const attn::Tensor<bool, 2> key_padding_mask, attention_mask;
