@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <span>
 
@@ -129,12 +128,14 @@ class PassTasks {
  public:
   /// `kv_bytes`: the size of all keys and values that the call reads, in this pass and in those that run with it.
   PassTasks(const Pass<T>& pass, const ChosenKernels<T>& kernels, double kv_bytes)
-      : pass_{joined(pass), kernels},
+      : pass_{joined(pass, kernels), kernels},
         problem_(pass_.tensors.problem),
         tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(problem_),
                pass_.tensors.most_queries),
         prefill_loop_(pass_, tiles_),
-        decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
+        decode_loop_(pass_, tiles_, are_far(kv_bytes)) {
+    if (joined_ && !problem_.row_invariant) tile_splits_.emplace(problem_, query_tiles(), tiles_.most_queries());
+  }
   PassTasks(const PassTasks&) = delete;  // its members refer to each other
 
   /// Floating-point operations of the scores, whether products or not, and of the value product.
@@ -162,7 +163,9 @@ class PassTasks {
     const QueryBlocks<T> blocks = blocks_for(workers);
     if (query_tiles() == 0) return {blocks, 1, 1, 0, 0, 0};
     const bool single = tiles_.are_single();
-    const Index splits = single ? decode_loop_.splits().count() : 1,
+    const Index splits = single         ? decode_loop_.splits().count()
+                         : tile_splits_ ? tile_splits_->count()
+                                        : 1,
                 per_task = blocks_per_task(blocks, splits, workers);
     return {blocks,
             per_task,
@@ -170,7 +173,9 @@ class PassTasks {
             ceil_div(blocks.count(), per_task) * splits,
             single ? decode_loop_.bytes(std::min(per_task, decode_loop_.most_together()))
                    : prefill_loop_.bytes(blocks.most_tiles()),
-            splits > 1 ? blocks.count() * decode_loop_.splits().bytes() : 0};
+            splits == 1 ? 0
+            : single    ? blocks.count() * decode_loop_.splits().bytes()
+                        : blocks.count() * bytes_of_tiles(blocks)};
   }
 
   /// Runs a task in partition.bytes of memory. With several splits, it stores its result in `partials`.
@@ -188,21 +193,25 @@ class PassTasks {
     const Index step = tiles_.are_single() ? decode_loop_.most_together() : 1;
     for (Index block = range.begin; block < range.end; block += step) {
       const bool more = block + step < range.end;
+      const Index split = divide(task, partition.splits).remainder;
       if (tiles_.are_single()) {
-        const Index split = divide(task, partition.splits).remainder;
         decode_loop_.run(partition.blocks, {{block, std::min(block + step, range.end)}, split},
                          more ? typename DecodeLoop<T>::Task{{block + step, range.end}, split}
                               : typename DecodeLoop<T>::Task{next_range, divide(next, partition.splits).remainder},
                          memory, partials);
       } else {
-        prefill_loop_.run(partition.blocks, block, partition.blocks.at(more ? block + 1 : next_range.begin, 0), memory);
+        typename PrefillLoop<T>::Part part{};
+        if (partition.splits > 1) part = {&*tile_splits_, split, partials + block * bytes_of_tiles(partition.blocks)};
+        prefill_loop_.run(partition.blocks, block, partition.blocks.at(more ? block + 1 : next_range.begin, 0), part,
+                          memory);
       }
     }
   }
 
   /// Merges the results of a block's splits.
   void merge(const Partition& partition, Index block, std::byte* partials) const {
-    decode_loop_.merge(partition.blocks, block, partials);
+    if (tiles_.are_single()) return decode_loop_.merge(partition.blocks, block, partials);
+    prefill_loop_.merge(partition.blocks, block, *tile_splits_, partials + block * bytes_of_tiles(partition.blocks));
   }
 
   /// Adds this pass to an explanation that may already cover other passes.
@@ -232,9 +241,17 @@ class PassTasks {
   }
 
  private:
-  Pass<T> joined(const Pass<T>& pass) {
-    if (!pass.tensors.problem.row_invariant || !JoinedHeads<T>::can_join(pass)) return pass;
-    joined_ = std::make_unique<JoinedHeads<T>>(pass);
+  /// Joins heads for row_invariant, and if so many share their keys that products and not memory take the time. Tiles
+  /// reach 0.92 of a core's multiply-adds then, blocks of single queries 0.68: on a Xeon with AVX-512, groups of 32 to
+  /// 128 heads over 16 to 8192 keys of 64 to 576 floats took 0.5 to 0.9 times as long, with AVX2 0.7 to 0.96 times.
+  /// Groups of 16 took up to 1.15 times as long.
+  Pass<T> joined(const Pass<T>& pass, const ChosenKernels<T>& kernels) {
+    constexpr Index kLeastGroup = 32;
+    const Problem& problem = pass.tensors.problem;
+    const bool gains = problem.heads >= kLeastGroup * problem.kv_heads && !kernels.dots && !kernels.in_bf16() &&
+                       !pass.resumes && !problem.sigmoid_bias;
+    if (!(problem.row_invariant || gains) || !JoinedHeads<T>::can_join(pass)) return pass;
+    joined_.emplace(pass);
     return joined_->pass();
   }
 
@@ -264,6 +281,8 @@ class PassTasks {
   bool visits_keys_twice() const { return problem_.changes_weights && !problem_.sigmoid_bias; }
 
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
+  /// Bytes of the results of all splits of a block of joined heads.
+  Index bytes_of_tiles(const QueryBlocks<T>& blocks) const { return blocks.most_tiles() * tile_splits_->bytes(); }
 
   /// Blocks are made smaller if there would be too few to keep all workers busy, although each block packs the keys
   /// again. One block is enough for one worker.
@@ -271,7 +290,8 @@ class PassTasks {
     constexpr Index kBlocksPerWorker = 4;
     if (tiles_.are_single()) return {problem_, tiles_, DecodeLoop<T>::kMostQueries};
     const Index wanted = workers > 1 ? kBlocksPerWorker * workers : 1;
-    return {problem_, tiles_, std::min(prefill_loop_.most_tiles(), query_tiles() / wanted)};
+    const Index splits = tile_splits_ ? tile_splits_->count() : 1;
+    return {problem_, tiles_, std::min(prefill_loop_.most_tiles(), query_tiles() * splits / wanted)};
   }
 
   /// Number of neighbouring blocks per task. Neighbours share keys, or their keys are adjacent in memory. Small tasks
@@ -304,12 +324,13 @@ class PassTasks {
     return kv_bytes > (share_keys && !pages_cut_tiles ? 3 * kMiB : 8 * kMiB);
   }
 
-  std::unique_ptr<JoinedHeads<T>> joined_;  ///< null if the heads are not joined; plans have one PassTasks per sequence
+  std::optional<JoinedHeads<T>> joined_;  ///< empty if the heads are not joined
   PassContext<T> pass_;
   const Problem& problem_;
   QueryTiles<T> tiles_;
   PrefillLoop<T> prefill_loop_;
   DecodeLoop<T> decode_loop_;
+  std::optional<KvSplits<T>> tile_splits_;  ///< of the keys of joined heads
 };
 
 /// Memory on the stack for calls that need little: 16 queries and 16 keys of 64 column-major floats take 22 KiB. An

@@ -8,6 +8,7 @@
 
 #include "attn/core/base/fixed_vector.h"
 #include "attn/core/base/ranges.h"
+#include "attn/core/flash/kv_splits.h"
 #include "attn/core/flash/pass.h"
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
@@ -148,11 +149,11 @@ class PrefillState {
  public:
   using KvTile = typename PrefillTiles<T>::KvTile;
 
-  /// The state before the first key.
-  PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const TileMemory<T>& m,
-               bool merges_stretches)
+  /// The state before the first of `keys`, of which the queries visit those that they see.
+  PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const Range& keys,
+               const TileMemory<T>& m, bool merges_stretches)
       : queries(of),
-        visited(pass.visited(of)),
+        visited(intersect(pass.visited(of), keys)),
         pass_(&pass),
         family_(&family),
         kernels_(&family.set_for(of.rows.size())),
@@ -283,6 +284,10 @@ class PrefillState {
     // of parts of the keys need that.
     for (Index i = 0; i < width(); ++i) m_.sum[i] += m_.excess[i];
     store_out(full_precision(), m_, width(), pass_->tensors, queries);
+  }
+  /// Stores the state after a split of the keys; see KvSplits.
+  void store_partial(const KvSplits<T>& splits, Index split, std::byte* partials) const {
+    splits.store_partial(m_, width(), split, partials);
   }
 
  private:
@@ -447,22 +452,54 @@ class PrefillLoop {
     return std::max(layout(kernels.family, tiles).bytes(), layout(kernels.full_precision, 1).bytes());
   }
 
-  /// Computes a block. `following` are queries of the block that likely comes next.
-  void run(const QueryBlocks<T>& blocks, Index block, const QueryTile& following, std::byte* memory) const {
+  /// The keys of one split, and where its results are stored; without splits, all keys. Passes with splits do not
+  /// resume, and have no sinks, sigmoids or weight mods.
+  struct Part {
+    const KvSplits<T>* splits;  ///< null: there is one
+    Index split;
+    std::byte* partials;  ///< of the block, those of one tile after another
+  };
+
+  /// Computes a block, or its part. `following` are queries of the block that likely comes next.
+  void run(const QueryBlocks<T>& blocks, Index block, const QueryTile& following, const Part& part,
+           std::byte* memory) const {
+    const Range keys = part.splits ? part.splits->keys(part.split) : Range{0, pass_.problem().kv_len};
+    const auto store = [&](const PrefillState<T>& tile, Index i) {
+      if (part.splits)
+        tile.store_partial(*part.splits, part.split, part.partials + i * part.splits->bytes());
+      else
+        tile.store_result();
+    };
     const KernelFamily<T>& family = pass_.kernels.family;
     FixedVector<PrefillState<T>, kMostTiles> states;
     const TileLayout<T> layout = this->layout(family, blocks.most_tiles());
     const KernelScope<T> in_use(family);
     for (Index i = 0; i < blocks.size(block); ++i)
-      states.add(pass_, family, blocks.at(block, i), layout.at(memory, i), key_tiles_.merges_stretches());
+      states.add(pass_, family, blocks.at(block, i), keys, layout.at(memory, i), key_tiles_.merges_stretches());
     const std::span tiles = states.all();
     visit_keys(tiles, following, false);
     // Computing a tile again overwrites the memory of all tiles, so the results of the valid ones are stored first.
     Array<bool, kMostTiles> again;
-    for (Index i = 0; const PrefillState<T>& tile : tiles)
-      if (!(again[i++] = tile.must_compute_again())) tile.store_result();
-    for (Index i = 0; const PrefillState<T>& tile : tiles)
-      if (again[i++]) compute_again(tile.queries, following, memory);
+    for (Index i = 0; const PrefillState<T>& tile : tiles) {
+      if (!(again[i] = tile.must_compute_again())) store(tile, i);
+      ++i;
+    }
+    for (Index i = 0; const PrefillState<T>& tile : tiles) {
+      if (again[i]) store(computed_again(tile.queries, keys, following, memory), i);
+      ++i;
+    }
+  }
+
+  /// Merges the results of a block's splits, and stores the result.
+  void merge(const QueryBlocks<T>& blocks, Index block, const KvSplits<T>& splits, std::byte* partials) const {
+    const KernelFamily<T>& family = pass_.kernels.full_precision;
+    for (Index i = 0; i < blocks.size(block); ++i, partials += splits.bytes()) {
+      const QueryTile queries = blocks.at(block, i);
+      const Index width = family.set_for(queries.rows.size()).queries;
+      const TileMemory<T> m = splits.merged(width, partials, OutLayout::by_column);
+      pass_.store_lse(queries, m.max, m.sum);
+      store_out(family, m, width, pass_.tensors, queries);
+    }
   }
 
   /// Calls visit(tile of keys, coverage) for each tile of keys that some queries visit.
@@ -481,11 +518,12 @@ class PrefillLoop {
 
   /// Computes one tile of queries again, in full precision and by selection: skips dropped pairs instead of multiplying
   /// them by 0.
-  void compute_again(const QueryTile& queries, const QueryTile& following, std::byte* memory) const {
+  PrefillState<T> computed_again(const QueryTile& queries, const Range& keys, const QueryTile& following,
+                                 std::byte* memory) const {
     const KernelFamily<T>& family = pass_.kernels.full_precision;
-    PrefillState<T> tile(pass_, family, queries, layout(family, 1).at(memory), key_tiles_.merges_stretches());
+    PrefillState<T> tile(pass_, family, queries, keys, layout(family, 1).at(memory), key_tiles_.merges_stretches());
     visit_keys({&tile, 1}, following, true);
-    tile.store_result();
+    return tile;
   }
 
   /// Runs tiles of queries, which share their kernels, over all keys that they visit; with weight mods, twice.
