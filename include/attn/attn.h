@@ -14,6 +14,7 @@
 #include "attn/kv_cache.h"
 #include "attn/kv_caches.h"
 #include "attn/latent_attention.h"
+#include "attn/lightning_indexer.h"
 #include "attn/linear.h"
 #include "attn/linear_attention.h"
 #include "attn/multi_head.h"

@@ -62,7 +62,7 @@ inline auto selected(KeyLists given) {
 
 }  // namespace detail
 
-/// Keeps the keys that are listed for each query, for example those chosen by an indexer (DeepSeek-AI 2025, "DeepSeek
+/// Keeps the keys that are listed for each query, for example by lightning_indexer() (DeepSeek-AI 2025, "DeepSeek
 /// Sparse Attention": the top 2048 of all keys). `indices` may be any tensor of signed integers that attn::view
 /// accepts, of shape (batch, heads, q_len, n). It holds key indices, 0 .. kv_len - 1, in any order; -1 means no key,
 /// and duplicates count once. Dimensions are aligned from the right; dimensions of size 1 before n are broadcast, and

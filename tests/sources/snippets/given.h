@@ -25,6 +25,12 @@ extern const Eigen::MatrixXf q, k, v;
 extern const attn::Tensor<bool, 2> is_padding, is_token;
 }  // namespace matrices
 
+namespace indexer {
+extern const attn::Tensor<float, 4> q, k, v, index_q, index_k, no_values;
+extern const attn::Tensor<float, 3> weights;
+extern attn::KvCache<float> cache;
+}  // namespace indexer
+
 namespace additive {
 using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 extern const Rows q, k, v, grad_out;
