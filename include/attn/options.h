@@ -91,6 +91,12 @@ struct Options {
   /// rows.
   std::optional<Index> kv_offset = std::nullopt;
 
+  /// Whether query head h uses key and value head h mod kv_heads, rather than h / (heads / kv_heads): query heads that
+  /// share keys are then not neighbours. Mods see the numbers of the query heads as they are. A list of select() for
+  /// each key head is rejected, because such heads would not share it; so are recurrent forms, additive_attention() and
+  /// mpi::Ring. A fused pass over lists computes gradients one head at a time.
+  bool interleaved_heads = false;
+
   /// Makes attention_into() continue from `out` and `lse`, which hold the result of the same queries over other keys:
   /// the call updates them to the result over those keys and its own. Keys can thus be passed in parts, one after the
   /// other:

@@ -112,6 +112,8 @@ struct Problem {
   bool row_invariant = false;
   /// Whether a mod changes weights after the softmax; see weight_mod().
   bool changes_weights = false;
+  /// Whether query heads that share a key head are kv_heads apart, rather than consecutive.
+  bool interleaved_heads = false;
 
   /// The absolute position of query row 0 of a batch element.
   constexpr Index first_query(Index batch_element) const {
@@ -124,8 +126,17 @@ struct Problem {
   /// The row of the key at the same position as query row 0 of a batch element. It may be out of range.
   constexpr Index first_query_among_keys(Index batch_element) const { return first_query(batch_element) - kv_offset; }
 
-  /// The key and value head that a query head uses; consecutive query heads share one.
-  constexpr Index kv_head(Index head) const { return heads == kv_heads ? head : head / (heads / kv_heads); }
+  /// The key and value head that a query head uses.
+  constexpr Index kv_head(Index head) const {
+    if (heads == kv_heads) return head;
+    return interleaved_heads ? head % kv_heads : head / (heads / kv_heads);
+  }
+  /// The distance between query heads that share a key and value head.
+  constexpr Index head_step() const { return interleaved_heads ? kv_heads : 1; }
+  /// Query head `number` of those that use a key and value head.
+  constexpr Index head_of(Index kv_head, Index number) const {
+    return (interleaved_heads ? kv_head : kv_head * (heads / kv_heads)) + number * head_step();
+  }
 };
 
 }  // namespace attn

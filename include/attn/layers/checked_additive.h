@@ -62,6 +62,7 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
         parameters(score, q.shape(), k.shape(), given_options.scale.value_or(1)),
         problem(make_problem<T>(with_features(q), with_features(k), v, options, Outputs::own, has_weight_mods<M>)),
         mods(bind_call(given_mods, problem)) {
+    check_neighbouring_heads(given_options, "additive_attention()");
     require(std::isfinite(parameters.scale), "scale must be finite in the scalar type of the tensors, but is ",
             given_options.scale.value_or(1));
   }

@@ -25,6 +25,7 @@ struct TopKBlocks {
   /// that they read the same keys.
   bool heads_together = false;
   std::optional<Index> q_offset = std::nullopt;  ///< the call's; see Options::q_offset
+  bool interleaved_heads = false;                ///< the call's; see Options::interleaved_heads
 };
 
 namespace detail::inline ATTN_BUILT_FOR {
@@ -110,6 +111,7 @@ auto top_k_blocks(const Q& query, const K& key, const TopKBlocks& config = {}) {
   detail::require(config.count >= 0, "top_k_blocks: count must not be negative, but is ", config.count);
   Options options;
   options.q_offset = config.q_offset;
+  options.interleaved_heads = config.interleaved_heads;
   const Problem p = detail::make_problem<T>(q, k, k, options);
   const Index block_q = std::min(config.block_q, detail::kUnbounded),
               block_kv = std::min(config.block_kv, detail::kUnbounded);
@@ -120,20 +122,20 @@ auto top_k_blocks(const Q& query, const K& key, const TopKBlocks& config = {}) {
   std::vector<Index> order;
   Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> means, scores, sum;
   for (Index b = 0; b < p.batch; ++b)
-    for (Index h = 0; h < p.heads; ++h) {
-      const Index group = p.heads / p.kv_heads;
-      if (h % group == 0) means = detail::pooled_rows<T>(k, b, h / group, block_kv);
+    for (Index i = 0; i < p.heads; ++i) {
+      const Index group = p.heads / p.kv_heads, number = i % group, h = p.head_of(i / group, number);
+      if (number == 0) means = detail::pooled_rows<T>(k, b, i / group, block_kv);
       scores.noalias() = detail::pooled_rows<T>(q, b, h, block_q) * means.transpose();
-      if (config.heads_together && h % group > 0) scores += sum;
+      if (config.heads_together && number > 0) scores += sum;
       sum = scores;
-      if (config.heads_together && (h + 1) % group > 0) continue;
+      if (config.heads_together && number + 1 < group) continue;
       for (Index r = 0; r < rows * blocks; r += std::max<Index>(blocks, 1)) {
         const Index row = r / blocks, first = p.q_offset + row * block_q;
         bool* const kept = map.data() + (b * p.heads + h) * rows * blocks + r;
         detail::choose_blocks<T>(fitting, {first, first + std::min(block_q, p.q_len - row * block_q)},
                                  scores.data() + r, blocks, kept, order);
         for (Index other = 1; config.heads_together && other < group; ++other)
-          std::copy_n(kept, blocks, kept - other * rows * blocks);
+          std::copy_n(kept, blocks, kept - other * p.head_step() * rows * blocks);
       }
     }
   return block_sparse(std::move(map), block_q, block_kv);

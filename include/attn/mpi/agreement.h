@@ -220,6 +220,7 @@ inline void check_ring_options(const Options& options, const Sharing& sharing, b
   require(
       !options.row_invariant || sharing.by_heads,
       "row_invariant: this call merges the results of ranks, so bits depend on the layout; use attention_by_heads()");
+  check_neighbouring_heads(options, "a Ring");
   require(!changes_weights || sharing.by_heads,
           "weight_mod() does not work in calls that merge the results of ranks; use attention_by_heads()");
 }

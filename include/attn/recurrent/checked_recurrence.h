@@ -119,7 +119,9 @@ class RecurrentInputs : public CallInputs<Q, K, V> {
         with_(mods, given),
         options(with_.options),
         problem(make_problem<T>(q, k, v, options)),
-        runs(with_.mods, problem) {}
+        runs(with_.mods, problem) {
+    check_neighbouring_heads(options, "a recurrent form");
+  }
 
   const Options& options;
   const Problem problem;

@@ -87,7 +87,7 @@ class BackwardPlan {
   Index tiles_of_group() const { return group_heads() * tiles_.count(); }
   QueryTile tile(Index group, Index i) const {
     const Index kv_head = group % problem_.kv_heads, tile = i % tiles_.count();
-    return {group / problem_.kv_heads, kv_head * group_heads() + i / tiles_.count(), tile, tiles_.rows(tile)};
+    return {group / problem_.kv_heads, problem_.head_of(kv_head, i / tiles_.count()), tile, tiles_.rows(tile)};
   }
   Index most_queries() const { return tiles_.most_queries(); }
 

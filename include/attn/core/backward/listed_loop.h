@@ -79,8 +79,10 @@ class ListedPlan {
 
   Index groups() const { return problem_.batch * problem_.kv_heads; }
   Index group_heads() const { return problem_.heads / problem_.kv_heads; }
-  /// Heads that share a list are processed together: their keys are gathered once.
-  Index heads_at_a_time() const { return std::min({heads_of_list_, group_heads(), kMostHeads}); }
+  /// Neighbouring heads that share a list are processed together: their keys are gathered once.
+  Index heads_at_a_time() const {
+    return problem_.interleaved_heads ? 1 : std::min({heads_of_list_, group_heads(), kMostHeads});
+  }
   /// Index of the first list of a head.
   Index first_list(Index batch, Index head) const { return lists_.number(batch, head / heads_of_list_, 0); }
 
@@ -183,11 +185,12 @@ class ListedLoop {
   void run(std::byte* group_memory, Index group, Index task, GradientSum<T>* sums, std::byte* worker_memory) const {
     const ListedMemory<T> m = plan_.memory_of_worker(worker_memory);
     const Range rows = plan_.queries_of(task);
-    const Index heads = plan_.group_heads(), first = group % problem_.kv_heads * heads;
+    const Index heads = plan_.group_heads(), kv_head = group % problem_.kv_heads;
     const auto use = [&](const typename ListedCall<T>::Mods& mods) {
       for (Index row = rows.begin; row < rows.end; ++row)
         for (Index head = 0; head < heads; head += plan_.heads_at_a_time())
-          one_list({group / problem_.kv_heads, first + head, row, std::min(plan_.heads_at_a_time(), heads - head)},
+          one_list({group / problem_.kv_heads, problem_.head_of(kv_head, head), row,
+                    std::min(plan_.heads_at_a_time(), heads - head)},
                    plan_.pairs(group_memory, head), mods, sums, m);
     };
     listed_.with_mods(group / problem_.kv_heads, std::cref(use));  // a reference: a copy would be allocated
@@ -198,8 +201,7 @@ class ListedLoop {
     const ListedMemory<T> m = plan_.memory_of_worker(worker_memory);
     const Range keys = plan_.keys_of(task);
     const QueriesByKey& listing = listed_.gathering().by_key();
-    const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads, heads = plan_.group_heads(),
-                first = kv_head * heads;
+    const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads, heads = plan_.group_heads();
     for (Index key = keys.begin; key < keys.end; ++key) {
       std::fill_n(m.grad_key, problem_.head_dim, T(0));
       std::fill_n(m.grad_value, problem_.v_dim, T(0));
@@ -210,7 +212,7 @@ class ListedLoop {
         count = 0;
       };
       for (Index head = 0; head < heads; ++head) {
-        const Index list = plan_.first_list(batch, first + head);
+        const Index own = problem_.head_of(kv_head, head), list = plan_.first_list(batch, own);
         const ListedPairs<T> pairs = plan_.pairs(group_memory, head);
         const std::span<const QueriesByKey::Entry> all = listing.of(list / lists_.rows, key);
         const auto numbers_of = [&](std::size_t i) { return pairs.numbers + (all[i].entry - lists_.begin(list)); };
@@ -220,8 +222,8 @@ class ListedLoop {
           const auto [weight, grad] = *numbers_of(i);
           if (weight == kDropped) continue;
           m.scores[count] = weight, m.grad_scores[count] = grad;
-          load(call_.tensors.q, batch, first + head, row, m.key + count * problem_.head_dim);
-          load(call_.grad_out, batch, first + head, row, m.value + count * problem_.v_dim);
+          load(call_.tensors.q, batch, own, row, m.key + count * problem_.head_dim);
+          load(call_.grad_out, batch, own, row, m.value + count * problem_.v_dim);
           if (++count == kKeyTile) add_up();
         }
       }
@@ -236,7 +238,7 @@ class ListedLoop {
     for (Index head = 0; head < plan_.group_heads(); ++head) {
       const ListedPairs<T> pairs = plan_.pairs(group_memory, head);
       for (Index row = 0; row < problem_.q_len; ++row) pairs.delta[row] += pairs.delta_rest[row];
-      call_.learned->learn_sinks(group % problem_.kv_heads * plan_.group_heads() + head, pairs.lse, pairs.lse_rest,
+      call_.learned->learn_sinks(problem_.head_of(group % problem_.kv_heads, head), pairs.lse, pairs.lse_rest,
                                  pairs.delta, problem_.q_len, sums);
     }
   }

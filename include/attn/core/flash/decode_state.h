@@ -58,7 +58,7 @@ class DecodeState {
     const Index count = size(), dim = problem().head_dim, width = matrix.by_vectors[0].queries;
     whole_ = &matrix.decode;
     RowsToRead heads = tensors.query(any_query());
-    heads.stride = tensors.q.stride(1);
+    heads.stride = tensors.q.stride(1) * problem().head_step();
     // After the 16 rows of head_dim elements of the queries themselves: 16 arranged, 16 rotated and 8 packed rows.
     m_.arranged = m_.query + most_ * dim;
     T* packed = m_.arranged + width * matrix.format.row(dim);

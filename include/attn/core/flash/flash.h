@@ -53,8 +53,7 @@ class JoinedHeads {
   /// The mods of the heads. Query i of a joined head is the query of head i of the group.
   class Mods final : public TileMods<T> {
    public:
-    Mods(const Pass<T>& of, const CallTensors<T>& joined)
-        : mods_(of.mods), joined_(joined), group_(of.tensors.problem.heads / of.tensors.problem.kv_heads) {}
+    Mods(const Pass<T>& of, const CallTensors<T>& joined) : mods_(of.mods), joined_(joined), of_(of.tensors.problem) {}
 
     Range kv_range(const Tile& tile) const override {
       Range all{0, 0};
@@ -84,24 +83,24 @@ class JoinedHeads {
     void each(const Tile& tile, const Use& use) const {
       const Index first = joined_.problem.first_query(tile.batch - joined_.first_batch);
       for (Index i = 0; i < tile.q.size(); ++i)
-        use({tile.batch, tile.head * group_ + tile.q.begin - first + i, {first, first + 1}, tile.kv}, i);
+        use({tile.batch, of_.head_of(tile.head, tile.q.begin - first + i), {first, first + 1}, tile.kv}, i);
     }
 
     const TileMods<T>* mods_;
     const CallTensors<T>& joined_;
-    Index group_;
+    const Problem& of_;
   };
 
   static CallTensors<T> joined(const CallTensors<T>& t, Problem& problem) {
-    const Index group = problem.heads / problem.kv_heads;
+    const Index group = problem.heads / problem.kv_heads, step = problem.head_step();
     problem.q_len = group;
     problem.heads = problem.kv_heads;
     const auto of = [&]<class View>(const View& view) {
       if (view.data() == nullptr) return view;
       auto shape = view.shape(), strides = view.strides();
       shape[1] = problem.heads, shape[2] = group;
-      strides[2] = strides[1];
-      if (problem.heads > 1) strides[1] *= group;  // with one head, the product could overflow
+      strides[2] = strides[1] * step;
+      if (problem.heads > 1 && step == 1) strides[1] *= group;  // with one head, the product could overflow
       return view.part(0, shape, strides);
     };
     CallTensors<T> all{

@@ -75,7 +75,7 @@ class QueryBlocks {
     const Division kv_head = divide(divide(block, per_kv_head_).quotient, problem_->kv_heads),
                    number = divide(range(block).begin + i, tiles_per_head_);
     const Index tile = tiles_per_head_ - 1 - number.remainder;
-    return {kv_head.quotient, kv_head.remainder * group_ + number.quotient, tile, tiles_->rows(tile)};
+    return {kv_head.quotient, problem_->head_of(kv_head.remainder, number.quotient), tile, tiles_->rows(tile)};
   }
 
  private:

@@ -11,10 +11,11 @@ namespace attn::detail::inline ATTN_BUILT_FOR {
 inline bool is_default(const Options& options) {
   // Names all members, so that this fails to compile when one is added.
   const auto& [names_only, mask, attn_mask, causal, is_causal, dropout_p, enable_gqa, threads, scale, q_offset,
-               q_offsets, kv_offset, accumulate, executor, workspace, compute, isa, normaliser, row_invariant] =
-      options;
-  return !scale && !q_offset && q_offsets.values.empty() && !kv_offset && !accumulate && executor.is_default() &&
-         workspace.empty() && compute == Compute::native && !isa && !normaliser.sigmoid_bias() && !row_invariant;
+               q_offsets, kv_offset, interleaved_heads, accumulate, executor, workspace, compute, isa, normaliser,
+               row_invariant] = options;
+  return !scale && !q_offset && q_offsets.values.empty() && !kv_offset && !interleaved_heads && !accumulate &&
+         executor.is_default() && workspace.empty() && compute == Compute::native && !isa &&
+         !normaliser.sigmoid_bias() && !row_invariant;
 }
 
 /// The mods and the options among the last two arguments of every call, `const M& mods = {}, const Options& options =

@@ -180,12 +180,12 @@ void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, cons
   std::vector<GradientSum<T>> sums(static_cast<std::size_t>(learned ? learned->slots() + learned->sinks() : 0), 0);
   workers.run(problem.batch * problem.kv_heads, [&](Index task, int) {
     const Index b = task / problem.kv_heads, kv_head = task % problem.kv_heads;
-    const Index group = problem.heads / problem.kv_heads;
     const auto copied = [&](const DTypeView<const T>& t, Index head) { return copied_head(t, b, head); };
     const RowMajor<T> key = copied(k, kv_head), value = copied(v, kv_head);
     RowMajor<T> grad_key = RowMajor<T>::Zero(key.rows(), key.cols()),
                 grad_value = RowMajor<T>::Zero(value.rows(), value.cols()), grad_query;
-    for (Index h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+    for (Index number = 0; number < problem.heads / problem.kv_heads; ++number) {
+      const Index h = problem.head_of(kv_head, number);
       Eigen::Array<T, Eigen::Dynamic, 1> own_grad_lse = Eigen::Array<T, Eigen::Dynamic, 1>::Zero(problem.q_len);
       for (Index i = 0; grad_lse.data() && i < problem.q_len; ++i) own_grad_lse(i) = grad_lse(b, h, i);
       grad_query.resize(problem.q_len, problem.head_dim);

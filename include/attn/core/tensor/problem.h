@@ -79,6 +79,13 @@ template <class... Pieces>
           likely_remedy(q, k, v)});
 }
 
+/// Refuses interleaved heads in functions whose loops take the heads of a group to be neighbours.
+inline void check_neighbouring_heads(const Options& options, const char* name) {
+  require(!options.interleaved_heads, name,
+          " needs consecutive query heads that share a key head, but interleaved_heads "
+          "is true; reorder the heads of the query");
+}
+
 /// Where a call writes its results: into memory that it allocates, or into the caller's, which may already hold
 /// results.
 enum class Outputs { own, given };
@@ -127,6 +134,7 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
           p.sigmoid_bias.value_or(0));
   p.row_invariant = options.row_invariant;
   p.changes_weights = changes_weights;
+  p.interleaved_heads = options.interleaved_heads;
   require(!options.accumulate || !changes_weights || p.sigmoid_bias,
           "weight_mod() needs the sum of the softmax over all keys, so accumulate cannot add results over more keys");
   constexpr Index kMultiple = 16;  // kSummedKeys, which kernels define

@@ -149,6 +149,9 @@ inline Index heads_of_list(Index heads, const Problem& call) {
 /// were given in, or -1 if they were given one by one.
 /// @throws std::invalid_argument unless there is a list for each query of the call, and all listed keys exist.
 inline void check_lists(const char* mod, const CompressedLists& lists, Index columns, const Problem& p) {
+  require(!p.interleaved_heads || lists.heads == p.heads || lists.heads == 1, mod, ": lists of ", lists.heads,
+          " key heads need consecutive query heads that share them, but interleaved_heads is true; pass lists of all ",
+          p.heads, " query heads");
   const Index shape[] = {lists.batch, lists.heads, lists.rows, columns};
   const bool heads_fit = lists.heads == p.heads || lists.heads == p.kv_heads || lists.heads == 1,
              one_by_one = columns < 0;

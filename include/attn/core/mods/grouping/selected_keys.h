@@ -219,6 +219,7 @@ class ListGathering {
     const bool shared = lists_->rows == 1;
     // Query heads that share a key head but not a list are processed in turn.
     const Index turns = lists_->heads == call.heads ? call.heads / call.kv_heads : 1;
+    const Index step = call.interleaved_heads ? 1 : turns;  // from a head of a turn to the next
     Problem problem = call;
     problem.q_offsets = {};
     problem.q_offset = problem.kv_offset = 0;
@@ -230,10 +231,10 @@ class ListGathering {
       for (Index turn = 0; turn < turns; ++turn) {
         GatheredTokens tokens = this->tokens(call, batch);
         tokens.rows_of_sequence = problem.q_len;
-        tokens.kv.begins += turn * lists_->rows;
-        tokens.kv.of_head *= turns;
-        tokens.first_head = turn;
-        tokens.head_step = turns;
+        tokens.first_head = turns > 1 ? call.head_of(0, turn) : 0;
+        tokens.head_step = step;
+        tokens.kv.begins += tokens.first_head * lists_->rows;
+        tokens.kv.of_head *= step;
         // Drops the indices after the end of a list.
         const auto listed = keep_ranges([kv = tokens.kv, heads = tokens.heads_of_list](const Position& p) {
           const Index* const begin = kv.begins + p.batch * kv.of_batch + p.head / heads * kv.of_head;
