@@ -305,6 +305,31 @@ TEST(LightningIndexer, MakesListsForSelect) {
   for (Index i = 0; i < out.size(); ++i) ASSERT_NEAR(out.data()[i], expected.data()[i], 1e-5);
 }
 
+/// Many heads that share a key head are computed as the queries of one head.
+TEST(LightningIndexer, MakesListsForManyHeads) {
+  Random random(11);
+  constexpr Index kHeads = 130;
+  const auto q = drawn<float>({2, kHeads, 3, 20}, random), k = drawn<float>({2, 2, 500, 20}, random);
+  const auto v = drawn<float>({2, 2, 500, 12}, random);
+  Tensor<Index, 4> lists({2, 1, 3, 70});
+  for (Index i = 0; i < lists.size(); ++i) lists.data()[i] = random.integer(0, 499);
+  const std::vector<double> slopes = random.values(kHeads, 0.01);
+  for (const bool interleaved : {false, true})
+    for (const Isa isa : instruction_sets()) {
+      const Options options{.interleaved_heads = interleaved, .isa = isa};
+      const auto mods = select(lists) | alibi(slopes);
+      const auto a = attention(q, k, v, mods, options),
+                 b = attention(q, k, v, mods | sinks(std::vector<double>(kHeads, 0.5)), options);
+      const auto c = naive_attention(q, k, v, mods, options),
+                 d = naive_attention(q, k, v, mods | sinks(std::vector<double>(kHeads, 0.5)), options);
+      for (Index i = 0; i < a.out.size(); ++i) {
+        ASSERT_NEAR(a.out.data()[i], c.out.data()[i], 1e-5);
+        ASSERT_NEAR(b.out.data()[i], d.out.data()[i], 1e-5);
+      }
+      for (Index i = 0; i < a.lse.size(); ++i) ASSERT_NEAR(a.lse.data()[i], c.lse.data()[i], 1e-5);
+    }
+}
+
 TEST(LightningIndexer, RefusesSizesThatDisagree) {
   const Tensor<float, 4> q({2, 4, 5, 8}), k({2, 1, 9, 8}), two_heads({2, 2, 9, 8}), narrow({2, 1, 9, 7});
   const Tensor<float, 3> w({2, 5, 4}), swapped({2, 4, 5});

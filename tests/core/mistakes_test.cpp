@@ -414,11 +414,11 @@ TEST_F(Mistakes, SilentCaptureByReference) {
   };
   EXPECT_NO_THROW(attention(q_, k_, v_, copies(0.5f)));
 #if defined(ATTN_ADDRESSES_ARE_CHECKED)
-  const auto refers = [](float argument) {
-    const float slope = argument;
+  const auto refers = [](const float& slope) {
     return score_mod([&](auto x, auto p) { return x - slope * static_cast<float>(p.q - p.kv); });
   };
-  EXPECT_DEATH(attention(q_, k_, v_, refers(0.5f)), "stack-use-after");
+  const auto mod = refers(0.5f);  // the number ends here
+  EXPECT_DEATH(attention(q_, k_, v_, mod), "stack-use-after-scope");
 #endif
 }
 

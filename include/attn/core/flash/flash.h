@@ -243,11 +243,13 @@ class PassTasks {
   /// Joins heads for row_invariant, and if so many share their keys that products and not memory take the time. Tiles
   /// reach 0.92 of a core's multiply-adds then, blocks of single queries 0.68: on a Xeon with AVX-512, groups of 32 to
   /// 128 heads over 16 to 8192 keys of 64 to 576 floats took 0.5 to 0.9 times as long, with AVX2 0.7 to 0.96 times.
-  /// Groups of 16 took up to 1.15 times as long.
+  /// Groups of 16 took up to 1.15 times as long. Gathering the listed keys of select() takes time as well, and single
+  /// queries prefetch them: over 2048 of 65536 keys of 64 floats, tiles took 0.75 times as long with 64 heads, over 576
+  /// floats 0.55 times with 128 heads, but 1.5 times with 16 heads.
   Pass<T> joined(const Pass<T>& pass, const ChosenKernels<T>& kernels) {
-    constexpr Index kLeastGroup = 32;
     const Problem& problem = pass.tensors.problem;
-    const bool gains = problem.heads >= kLeastGroup * problem.kv_heads && !kernels.dots && !kernels.in_bf16() &&
+    const Index least_group = pass.tensors.k.is_gathered() ? 64 : 32;
+    const bool gains = problem.heads >= least_group * problem.kv_heads && !kernels.dots && !kernels.in_bf16() &&
                        !pass.resumes && !problem.sigmoid_bias;
     if (!(problem.row_invariant || gains) || !JoinedHeads<T>::can_join(pass)) return pass;
     joined_.emplace(pass);
