@@ -171,7 +171,7 @@ class TensorView {
 
   /// Returns a view of the same memory from element `offset` on, with other sizes and strides.
   TensorView part(Index offset, const Shape& shape, const Shape& strides) const {
-    return {data_ + offset, shape, strides};
+    return {data_ ? data_ + offset : nullptr, shape, strides};
   }
 
   /// The same elements with other sizes, of any rank: `t.reshape(batch, len, heads, dim)`. One size may be -1 and is
