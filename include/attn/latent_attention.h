@@ -89,7 +89,8 @@ class LatentAttention : public LayerParameters<T, detail::LatentParameters<T>> {
   /// tokens and, with DeepSeek-V3's sizes, for up to 170 tokens of a sequence that already has many. Otherwise, as for
   /// a prompt, keys and values of all rows in the cache are computed, with the memory that this takes. All sequences of
   /// a call take the same form, so do not mix long prompts and single tokens in one call. Both forms give the same
-  /// results up to rounding; with 16-bit T, the absorbed form rounds absorbed queries and results once more.
+  /// results up to rounding; with 16-bit T, the absorbed form rounds absorbed queries and results once more. With
+  /// row_invariant, all calls take the unfolded form.
   ///
   /// The element type of the cache may differ from T if its Computed type is that of KvCaches<T>. Tokens are rotated by
   /// the positions after those of their sequence; with tree(), by the depths of nodes. `path`, `weights`, `keep` and

@@ -19,8 +19,8 @@ namespace attn::inline ATTN_BUILT_FOR {
 ///     out = concat(head 0, head 1, …) * W_outᵀ + b_out
 ///     head h = attention(query * W_q[h]ᵀ + b_q[h], key * W_k[h']ᵀ + b_k[h'], value * W_v[h']ᵀ + b_v[h'], mods)
 ///
-/// where h' = h / (heads / kv_heads), and W[h] are the rows of W that belong to head h. MultiHeadConfig can add norms,
-/// a rope, further keys and a gate.
+/// where h' = h / (heads / kv_heads), or h mod kv_heads with Options::interleaved_heads, and W[h] are the rows of W of
+/// head h. MultiHeadConfig can add norms, a rope, further keys and a gate.
 ///
 /// Parameters have the names, shapes and row-major layout of PyTorch's nn.MultiheadAttention, so that trained
 /// parameters can be loaded. With E = embed_dim, q_E = heads * head_dim, kv_E = kv_heads * head_dim and v_E = kv_heads

@@ -175,7 +175,8 @@ TYPED_TEST(LatentLayer, FollowsTheEquations) {
 /// A layer's results for two sequences in steps of these lengths, over caches of S.
 template <class S, class T>
 Tensor<T, 3> in_steps(const LatentAttention<T>& layer, const Tensor<T, 3>& x, const std::vector<Index>& lens,
-                      KvCachesConfig sizes = {.layers = 2, .pages = 40, .page_size = 16}) {
+                      const Options& options = {},
+                      const KvCachesConfig& sizes = {.layers = 2, .pages = 40, .page_size = 16}) {
   auto caches = layer.template make_caches<S>(sizes);
   const std::vector<Index> both{caches.add(), caches.add()};
   Tensor<T, 3> all(x.shape());
@@ -184,7 +185,7 @@ Tensor<T, 3> in_steps(const LatentAttention<T>& layer, const Tensor<T, 3>& x, co
     auto step = caches.step(both, len);
     const Tensor<T, 3> tokens(x.view().slice(1, first, first + len));
     for (const Index l : {0, 1}) {
-      const auto r = layer(tokens, step.layer(l), causal());
+      const auto r = layer(tokens, step.layer(l), causal(), options);
       for (Index b = 0; b < 2; ++b) std::copy_n(&r.out(b, 0, 0), len * x.dim(2), &all(b, first, 0));
     }
     step.commit();
@@ -210,6 +211,20 @@ TYPED_TEST(LatentLayer, IsTheSameInAnySteps) {
     expect_formula(layer, x, in_steps<T>(layer, x, {81}), kError<T>, "a prompt");
     expect_formula(layer, x, in_steps<T>(layer, x, std::vector<Index>(81, 1)), 2 * kError<T>, "tokens");
     expect_formula(layer, x, in_steps<T>(layer, x, {50, 1, 3, 17, 1, 1, 8}), 2 * kError<T>, "both");
+  }
+}
+
+/// With row_invariant, results of a token have the bits of a call without a cache, in any steps.
+TYPED_TEST(LatentLayer, IsInvariantIfAsked) {
+  using T = TypeParam;
+  const auto layer = drawn_layer<T>(kCompressed);
+  const Tensor<T, 3> x = drawn<T>(2, {2, 40, kCompressed.embed_dim});
+  const Options invariant{.row_invariant = true};
+  const auto whole = layer(x, causal(), invariant).out;
+  const std::vector<Index> steps[] = {{40}, {38, 2}, {38, 1, 1}, std::vector<Index>(40, 1)};
+  for (const std::vector<Index>& lens : steps) {
+    const auto out = in_steps<T>(layer, x, lens, invariant);
+    for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], whole.data()[i]) << lens.size() << " steps";
   }
 }
 
@@ -418,7 +433,8 @@ TEST(LatentErrors, NameTheSizes) {
   const Index a = caches.add();
   auto step = caches.step({a}, 3);
   auto of_others = others.step({others.add()}, 3), of_plain = plain.step({plain.add()}, 3);
-  expect_refused("rank", {"latent rows of 8 + 4 features, but the layer has 12 + 4", "make_caches()"},
+  expect_refused("rank",
+                 {"keys of 12 and values of 8 features, but the layer has latent rows of 12 + 4", "make_caches()"},
                  [&] { layer(x, of_others.layer(0)); });
   expect_refused("keys and values", {"construct them with .latent"}, [&] { layer(x, of_plain.layer(0)); });
   expect_refused("features", {"x has 20, embed_dim has 24"}, [&] { layer(narrow, step.layer(0)); });

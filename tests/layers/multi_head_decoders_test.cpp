@@ -418,6 +418,8 @@ TEST(MultiHeadDecoders, HaveTheNamesAndShapesOfHuggingFace) {
   EXPECT_EQ(olmo2.bias("k_norm.weight").dim(0), 6);
 
   const MultiHeadAttention<float> qwen3_next({.embed_dim = 12, .heads = 4, .kv_heads = 2, .output_gate = true});
+  const Tensor<float, 3> no_tokens({2, 0, 12});
+  EXPECT_EQ(qwen3_next(no_tokens, no_tokens, no_tokens).out.shape(), no_tokens.shape());
   EXPECT_EQ(qwen3_next.weight("q_proj.weight").shape(), (Shape<2>{24, 12}));
   EXPECT_EQ(qwen3_next.weight("k_proj.weight").shape(), (Shape<2>{6, 12}));
 

@@ -121,11 +121,12 @@ class Indexer {
       score(element, rows, split, worker);
       for (Index row = rows.begin; row < rows.end; ++row) {
         TopKeys<T>& top = worker.top[static_cast<std::size_t>(row - first)];
-        if (splits_ == 1)
+        if (splits_ == 1) {
           store(element, row, top, selected);
-        else
-          top.select(),
-              std::swap(top, of_splits[static_cast<std::size_t>((element * tokens() + row) * splits_ + split)]);
+        } else {
+          top.select();
+          std::swap(top, of_splits[static_cast<std::size_t>((element * tokens() + row) * splits_ + split)]);
+        }
       }
     });
     if (splits_ == 1) return selected;

@@ -256,9 +256,9 @@ HeadResults<T> latent_attended_over(const LatentParameters<T>& layer, const X& x
   check_features("x", tokens, c.embed_dim, "embed_dim");
   require(!options.heads, "a call over latent rows has no heads of keys and values; leave out MultiHeadOptions::heads");
   const KvView<computed_t<T>> before = cache.view();
-  require(before.head_dim() == layer.row() && before.v_dim() == c.latent.rank, "the cache has latent rows of ",
-          before.v_dim(), " + ", before.head_dim() - before.v_dim(), " features, but the layer has ", c.latent.rank,
-          " + ", c.latent.rope_dim, "; make_caches() returns caches that fit");
+  require(before.head_dim() == layer.row() && before.v_dim() == c.latent.rank, "the cache has keys of ",
+          before.head_dim(), " and values of ", before.v_dim(), " features, but the layer has latent rows of ",
+          c.latent.rank, " + ", c.latent.rope_dim, "; make_caches() returns caches that fit");
   const Shape<4> shape{tokens.dim(0), c.heads, tokens.dim(1), layer.qk_dim()};
   QueryRows<X>::check(x, shape, before.size());
   AppendUndo undo(cache);  // first, because its constructor slides windows
@@ -277,8 +277,10 @@ HeadResults<T> latent_attended_over(const LatentParameters<T>& layer, const X& x
   else
     cache.append_latent(rows);
   const KvView<computed_t<T>> all = cache.view();
-  HeadResults<T> r = absorbs(layer, x, shape, all) ? attended_absorbed(layer, x, heads.query, all, mods, options)
-                                                   : attended_unfolded(layer, x, heads.queries(), all, mods, options);
+  // With row_invariant, a result must not depend on the number of tokens, and equals that of a call without a cache.
+  const bool absorbed = !options.attention.row_invariant && absorbs(layer, x, shape, all);
+  HeadResults<T> r = absorbed ? attended_absorbed(layer, x, heads.query, all, mods, options)
+                              : attended_unfolded(layer, x, heads.queries(), all, mods, options);
   undo.keep();
   return r;
 }

@@ -26,9 +26,9 @@ struct Linear {
   Index outputs;
   Index stride = outputs;  ///< distance between rows of y
 
-  /// Maps all tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major, x without gaps. Of the options,
-  /// executor, instruction set, `compute` and row_invariant are used. If `memory` is empty, the call allocates;
-  /// otherwise its size must be bytes().
+  /// Maps all tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major, and rows of x adjacent. Of the
+  /// options, executor, instruction set, `compute` and row_invariant are used. If `memory` is empty, the call
+  /// allocates; otherwise its size must be bytes().
   void operator()(const T* x, T* y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
     run<kDType == DType::native>(readable(x, inputs), y, tokens, options, memory);
   }

@@ -276,7 +276,7 @@ HeadResults<T> attended_over(const MultiHeadParameters<T>& layer, const X& x, co
 /// Computes the layer's result: the output projection of the heads' results, shaped like a query of type Q.
 template <class Q, class T>
 auto join_heads(const Linear<T>& projection, HeadResults<T>&& r, const MultiHeadOptions& options) {
-  const Tensor<T, 3>& joined = r.gated.data() ? r.gated : r.joined;
+  const Tensor<T, 3>& joined = r.gated.dim(2) > 0 ? r.gated : r.joined;  // an empty tensor has no data
   auto all = Tensor<T, 3>::uninitialized({joined.dim(0), joined.dim(1), projection.outputs});
   projection(joined.data(), all.data(), all.dim(0) * all.dim(1), options.attention);
   auto out = result_like<Q>(std::move(all));

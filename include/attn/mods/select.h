@@ -64,9 +64,9 @@ inline auto selected(KeyLists given) {
 
 /// Keeps the keys that are listed for each query, for example by lightning_indexer() (DeepSeek-AI 2025, "DeepSeek
 /// Sparse Attention": the top 2048 of all keys). `indices` may be any tensor of signed integers that attn::view
-/// accepts, of shape (batch, heads, q_len, n). It holds key indices, 0 .. kv_len - 1, in any order; -1 means no key,
-/// and duplicates count once. Dimensions are aligned from the right; dimensions of size 1 before n are broadcast, and
-/// `heads` may be kv_heads, if the query heads of a key head share their lists.
+/// accepts, of shape (batch, heads, q_len, n). It holds positions of keys in any order, 0 .. kv_len - 1 without a
+/// kv_offset; -1 means no key, and duplicates count once. Dimensions are aligned from the right; dimensions of size 1
+/// before n are broadcast, and `heads` may be kv_heads, if the query heads of a key head share their lists.
 ///
 ///     indices {{0, 3}, {2, 2}, {1, -1}}:  1 0 0 1
 ///                                         0 0 1 0
