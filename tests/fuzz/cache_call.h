@@ -153,7 +153,7 @@ void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<S
           workspace(c, options, [&](const auto& o) { return attn::workspace_bytes(query, cache, mods, o); });
       // Products of some sequences of a batch may be computed in bf16, and those of others not.
       if (std::is_same_v<Q, Eigen::bfloat16> && *options.isa >= attn::Isa::avx512_bf16) {
-        precision.weights = 0x1p-8, precision.weights_tiny = 0x1p-126, precision.lse = 2e-4;
+        precision.multiply_in_bf16();
         if (plan.rope) precision.scores = 0x1.01p-8;  // rotated queries are rounded once more
       }
       // Products of weights and scales are 24-bit integers, relative to the largest of them.

@@ -106,7 +106,7 @@ void layer(Case& c, double most) {
     Precision precision = naive ? naive_precision<T>() : flash_precision_of<Computed<T>>();
     // Only the layer knows whether products of the heads are computed in bf16.
     if (!naive && *options.attention.isa >= attn::Isa::avx512_bf16 && std::is_same_v<T, Eigen::bfloat16>)
-      precision.weights = 0x1p-8, precision.lse = 2e-4;
+      precision.multiply_in_bf16();
     for (Index b = 0; b < batch; ++b) {
       Sequence<R> one{
           b,  s.heads, s.kv_heads, s.head_dim, s.v_dim, l, c.oracle_scale(1 / std::sqrt(static_cast<Wide>(s.head_dim))),

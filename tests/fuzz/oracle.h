@@ -61,12 +61,22 @@ struct Precision {
   Wide tiny;                                          ///< its smallest normal value: smaller ones may become 0
   Wide weights = 0;                                   ///< weights are rounded before the value product: relative
   Wide weights_tiny = 0;                              ///< and absolute
+  Wide products_tiny = 0;                             ///< smaller products of weights and values may become 0
+  Wide sums = 0;                                      ///< results are divided by a sum of rounded weights: relative
   Wide scores = 0;                                    ///< queries and keys are rounded: relative to scale * sum |q||k|
   Wide values = 0;                                    ///< values are rounded: relative to the largest of them
   Wide lse = 0;                                       ///< additional error of log-sum-exps
   bool weights_from_lse = false;                      ///< weights are e^(score - lse), including the error of lse
   Index in_turn = std::numeric_limits<Index>::max();  ///< largest number of weights summed one by one
   Index values_in_turn = std::numeric_limits<Index>::max();
+
+  /// For products in bf16, which round weights, and so the sums by which results are divided. The hardware takes
+  /// numbers below 2^-126 as 0, products as well.
+  void multiply_in_bf16() {
+    weights = sums = 0x1p-8;
+    weights_tiny = products_tiny = 0x1p-126;
+    lse = 2e-4;
+  }
 };
 
 template <class T>
@@ -245,11 +255,12 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
   const R largest_value = values_abs.size() > 0 ? values_abs.maxCoeff() : R(0);
   e.out += weights * values;
   e.out_error += weights_error * values_abs;
+  e.out_error.array() += static_cast<R>(m) * largest_factor * static_cast<R>(p.products_tiny);
   if (s.v_error.size() > 0) e.out_error += weights * v_error;
   for (Index i = 0; i < n; ++i)
     for (Index c = 0; c < s.v_dim && !std::isnan(e.lse[static_cast<std::size_t>(i)]); ++c)
-      e.out_error(i, c) += 4 * eps * std::abs(e.out(i, c)) + static_cast<R>(p.values) * largest_factor * largest_value +
-                           static_cast<R>(p.tiny);
+      e.out_error(i, c) += (4 * eps + static_cast<R>(p.sums)) * std::abs(e.out(i, c)) +
+                           static_cast<R>(p.values) * largest_factor * largest_value + static_cast<R>(p.tiny);
   for (Index i = 0; i < n; ++i)
     for (Index c = 0; c < s.v_dim; ++c)
       if (tainted_out(i, c) != 0) e.out(i, c) = tainted_out(i, c);

@@ -94,7 +94,7 @@ Precision flash_precision(const Q& q, const K& k, const V& v, const M& mods, con
   Precision p = flash_precision_of<T>();
   if (*options.isa < attn::Isa::avx512_bf16 || sizeof(T) != sizeof(float)) return p;
   if (!attn::explain(q, k, v, mods, options).in_bf16) return p;
-  p.weights = 0x1p-8, p.weights_tiny = 0x1p-126, p.lse = 2e-4;
+  p.multiply_in_bf16();
   // Two factors are rounded, each with a relative error of up to 2^-8.
   if (options.compute == attn::Compute::bf16) p.scores = 0x1.01p-7, p.values = 0x1p-8;
   return p;
