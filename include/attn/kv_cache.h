@@ -29,7 +29,8 @@ struct KvCacheConfig {
   Index v_dim = 0;     ///< features of a value; 0: head_dim
   /// Upper limit on the capacity. If it equals `capacity`, memory never moves.
   Index max_capacity = std::numeric_limits<Index>::max();
-  std::optional<Rope> rope = std::nullopt;  ///< rotates keys as they are appended, and the queries of attention()
+  /// Rotates keys as they are appended, and the queries of attention(). A RopeAxes will do, too.
+  std::optional<Rope> rope = std::nullopt;
 };
 
 namespace detail {
@@ -76,7 +77,7 @@ class KvCache {
       : config_(checked(config)),
         pages_(make(config_.capacity)),
         lengths_(static_cast<std::size_t>(config_.batch), 0),
-        positions_(lengths_.size()),
+        positions_(lengths_.size(), detail::ExplicitPositions(axes())),
         appended_(lengths_.size(), 0) {
     detail::check_cached<T>();
   }
@@ -102,9 +103,9 @@ class KvCache {
   /// The number of tokens of one sequence. @throws std::invalid_argument if the sequence does not exist.
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
   /// The position by which the rope rotates a row of a sequence: the row number, unless append() was given positions or
-  /// drop() kept the old positions. Row length(sequence) gives the position of the next token.
+  /// drop() kept the old positions. Row length(sequence) gives the position of the next token. `axis`: see RopeAxes.
   /// @throws std::invalid_argument if the sequence does not exist.
-  Index position(Index sequence, Index row) const { return positions_[at(sequence)].rows()(row); }
+  Index position(Index sequence, Index row, Index axis = 0) const { return positions_[at(sequence)].rows()(row, axis); }
   /// The size of keys, values and their scales in bytes.
   Index bytes() const { return pages_.bytes(); }
 
@@ -174,7 +175,8 @@ class KvCache {
   ///
   /// Cost: the keys and values of later tokens are copied once. With a rope, the call takes less than 1.5 times as long
   /// as without.
-  /// @throws std::invalid_argument unless 0 <= begin <= end <= length. The cache is then unchanged.
+  /// @throws std::invalid_argument unless 0 <= begin <= end <= length, or if later rows would move by different numbers
+  /// on the axes of a RopeAxes. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
     keep(sequence, detail::rows_beside(begin, end, sequence, length(sequence)), options.keep_positions);
   }
@@ -255,7 +257,8 @@ class KvCache {
   /// Rotates all keys by the angles of another rope instead, which then also rotates the queries and the keys that
   /// follow: LongRoPE's factors for long contexts, or another base. Each stored key is rounded once more, as by drop(),
   /// and attention factors are applied. Layers with a rope need the same change: MultiHeadAttention::change_rope().
-  /// @throws std::invalid_argument if the cache has no rope, or if the new one rotates other pairs of features.
+  /// @throws std::invalid_argument if the cache has no rope, or if the new one rotates other pairs of features or
+  /// by positions on other axes.
   void change_rope(const Rope& rope) {
     detail::check_rope_change(config_.rope ? &*config_.rope : nullptr, rope);
     Rope changed = rope;
@@ -294,6 +297,7 @@ class KvCache {
   Pages make(Index capacity) const {
     return {config_.batch, config_.kv_heads, capacity, config_.head_dim, config_.v_dim};
   }
+  Index axes() const { return config_.rope ? config_.rope->axes() : 1; }
   std::size_t at(Index sequence) const {
     detail::require(sequence >= 0 && sequence < config_.batch, "KvCache: sequence ", sequence,
                     " is out of range; the batch is ", config_.batch);
@@ -308,7 +312,7 @@ class KvCache {
   void append_tokens(const Tokens& tokens, std::span<const Index> lens, bool packed, const AppendOptions& options) {
     detail::check_appended(tokens, config_, lengths_.size(), lens, packed, [](std::size_t i) { return i; });
     const std::vector<Index> positions = detail::checked_positions(options.positions.values, tokens.count(),
-                                                                   config_.batch, packed, config_.rope.has_value());
+                                                                   config_.batch, packed, config_.rope ? axes() : 0);
     Index most = 0, longest = 0;
     for (std::size_t i = 0; i < lens.size(); ++i)
       if (lengths_[i] + lens[i] > most) most = lengths_[i] + lens[i], longest = static_cast<Index>(i);
@@ -317,12 +321,13 @@ class KvCache {
           {"attn: sequence ", longest, " of the cache would have ", most, " tokens, but max_capacity is ",
            config_.max_capacity, "; truncate() it, or construct the cache with a larger max_capacity"})));
     typename Pages::Writer writer(tokens, config_.rope ? &*config_.rope : nullptr);
-    detail::for_each_given(positions, lens, [&](std::size_t i, const Index* given) {
+    detail::for_each_given(positions, axes(), lens, [&](std::size_t i, const Index* given) {
       positions_[i].reserve(lengths_[i], lens[i], given);
     });
     if (most > capacity()) grow(most);
-    detail::for_each_given(
-        positions, lens, [&](std::size_t i, const Index* given) { positions_[i].append(lengths_[i], lens[i], given); });
+    detail::for_each_given(positions, axes(), lens, [&](std::size_t i, const Index* given) {
+      positions_[i].append(lengths_[i], lens[i], given);
+    });
     struct Sequence {
       std::array<Index, 1> pages;
       Index length;

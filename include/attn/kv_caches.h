@@ -152,7 +152,9 @@ class KvCaches {
   /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
   Index length(Index sequence) const { return storage_.tables.of(sequence).length; }
   /// The position by which ropes rotate a row of a sequence; see KvCache::position().
-  Index position(Index sequence, Index row) const { return storage_.tables.of(sequence).positions.rows()(row); }
+  Index position(Index sequence, Index row, Index axis = 0) const {
+    return storage_.tables.of(sequence).positions.rows()(row, axis);
+  }
   /// The position that mods see for row 0 of a sequence; see PagedKvCache::offset().
   Index offset(Index sequence) const { return storage_.tables.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
@@ -269,16 +271,19 @@ class KvCaches {
     detail::require(given == 0 || (given == c.layers && !c.rope), "KvCaches: got ", given, " ropes for ", c.layers,
                     " layers", c.rope ? ", and a rope for all layers" : "",
                     "; pass one rope for all layers, or ropes, with one for each layer");
-    bool has_rope = false;
+    Index axes = 0;
     const std::vector<std::optional<Rope>> of_layers = ropes(c);
     for (std::size_t layer = 0; layer < of_layers.size(); ++layer) {
       if (!of_layers[layer]) continue;
-      has_rope = true;
-      const Index dim = of_layers[layer]->config().head_dim;
+      const Index dim = of_layers[layer]->config().head_dim, of_layer = of_layers[layer]->axes();
       detail::require(dim == c.head_dim, "KvCaches: head_dim is ", c.head_dim,
                       ", but the head_dim of the rope of layer ", layer, " is ", dim);
+      detail::require(axes == 0 || of_layer == axes, "KvCaches: the rope of layer ", layer, " has ", of_layer,
+                      " axes, but those of earlier layers have ", axes,
+                      "; a token has the same positions in all layers");
+      axes = of_layer;
     }
-    detail::check_window("KvCaches", c, has_rope);
+    detail::check_window("KvCaches", c, axes > 0);
     return c;
   }
   static std::vector<std::optional<Rope>> ropes(const KvCachesConfig& c) {
@@ -411,7 +416,7 @@ class KvLayer {
     detail::require(!marks(), "append: layer ", layer_, " has appended the tokens of this step already");
     const Rope* const rope = caches_->storage_.rope(layer_);
     const std::vector<Index> positions = detail::checked_positions(
-        options.positions.values, tokens.count(), static_cast<Index>(lens.size()), packed, rope != nullptr);
+        options.positions.values, tokens.count(), static_cast<Index>(lens.size()), packed, rope ? rope->axes() : 0);
     if (rope) decide_positions(positions);
     typename detail::PagedLayers<T>::Writer writer(tokens, rope);
     caches_->storage_.write(layer_, writer, step.sequences, lens, packed);
@@ -429,10 +434,12 @@ class KvLayer {
     auto next = given.begin();
     for (std::size_t i = 0; i < step.sequences.size() && !given.empty(); ++i) {
       const auto& s = caches_->storage_.tables.of(step.sequences[i]);
-      for (Index row = s.length; row < s.length + step.lens[i]; ++row, ++next)
-        detail::require(*next == s.positions.rows()(row), "append: layer ", layer_, " got position ", *next,
-                        " for token ", row - s.length, " of sequence ", step.sequences[i], ", which has position ",
-                        s.positions.rows()(row), " in this step; positions are the same in all layers");
+      const RowPositions at = s.positions.rows();
+      for (Index row = s.length; row < s.length + step.lens[i]; ++row)
+        for (Index axis = 0; axis < at.axes; ++axis, ++next)
+          detail::require(*next == at(row, axis), "append: layer ", layer_, " got position ", *next, " for token ",
+                          row - s.length, " of sequence ", step.sequences[i], ", which has position ", at(row, axis),
+                          " in this step; positions are the same in all layers");
     }
   }
 
@@ -499,9 +506,8 @@ KvStep<T> KvCaches<T>::step(Indices given_sequences, Indices given_lens, const A
                     step.lens[i]);
     all += step.lens[i];
   }
-  const std::vector<Index> positions =
-      detail::checked_positions(options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count,
-                                packed, storage_.has_rope());
+  const std::vector<Index> positions = detail::checked_positions(
+      options.positions.values, packed || count == 0 ? all : step.lens[0], packed ? 1 : count, packed, storage_.axes());
   storage_.tables.check_append(step.sequences, step.lens);
   storage_.slide_windows(step.sequences);
   step.marks = storage_.tables.marks(step.sequences);

@@ -15,6 +15,11 @@ struct AppendOptions {
   /// positions. Positions may repeat, decrease, or be negative. By default a token is one position after the row before
   /// it, and row 0 is at position 0. Mods see row numbers instead, as always. Memory: 8 bytes per row, from the first
   /// row whose position differs from its row number.
+  ///
+  /// With the rope of a RopeAxes, a token has a position on each axis, and the list has all positions on axis 0, then
+  /// those on axis 1, and so on, (axes, tokens) or (axes, sequences, tokens) as in RopeAxes::rotate(); one position for
+  /// each token of a single sequence applies to all axes. By default a token is on all axes one position after the
+  /// largest of the row before it, like text after an image. Memory: 8 bytes per row and axis.
   Indices positions = {};
 };
 

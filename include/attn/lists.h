@@ -11,8 +11,8 @@
 
 namespace attn {
 
-/// A list of numbers as a function argument, copied from {1, 2} or any range of numbers, such as a std::vector<int> or
-/// an Eigen::VectorXi. Up to eight numbers are stored inline; more are allocated on the heap.
+/// A list of numbers as a function argument, copied from {1, 2} or any range of numbers, such as a std::vector<int>, an
+/// Eigen::VectorXi or a Tensor<int, 2>. Up to eight numbers are stored inline; more are allocated on the heap.
 template <class Number>
 struct List {
   detail::ShortList<Number> values;  ///< the numbers, with data(), size(), [] and begin() as in std::vector

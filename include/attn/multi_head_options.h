@@ -33,7 +33,7 @@ struct MultiHeadConfig {
   std::optional<bool> in_bias = std::nullopt;   ///< whether input projections have biases. Default `bias`
   std::optional<bool> out_bias = std::nullopt;  ///< whether the output projection has a bias. Default `bias`
   /// Rotates projected queries and keys by their positions: key j of a call is at Options::kv_offset + j, query i at
-  /// q_offset + i.
+  /// q_offset + i. With a RopeAxes, these are the positions on all axes, unless a cache has stored others.
   std::optional<Rope> rope = std::nullopt;
   /// Divides projected queries and keys, before the rope, by the root of the mean of their squares, and multiplies them
   /// by the weights q_norm.weight and k_norm.weight, initially 1 (Zhang & Sennrich 2019, eq. 4; Henry et al. 2020). For

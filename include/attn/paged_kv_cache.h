@@ -125,8 +125,9 @@ class PagedKvCache {
   /// drop of whole pages moves no values; without a rope or with `keep_positions`, it moves nothing at all. Pages that
   /// no sequence uses any more are freed. A shared page is copied before it is changed, so that other sequences keep
   /// their tokens.
-  /// @throws std::invalid_argument unless 0 <= begin <= end <= length, or if tokens have left a window without sinks;
-  /// OutOfPages if copies of shared pages need more pages than are free. The cache is then unchanged.
+  /// @throws std::invalid_argument unless 0 <= begin <= end <= length, or if tokens have left a window without sinks,
+  /// or if later rows would move by different numbers on the axes of a RopeAxes; OutOfPages if copies of shared pages
+  /// need more pages than are free. The cache is then unchanged.
   void drop(Index sequence, Index begin, Index end, const DropOptions& options = {}) {
     storage_.drop(sequence, begin, end, options);
   }
@@ -162,7 +163,9 @@ class PagedKvCache {
   /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
   Index length(Index sequence) const { return storage_.tables.of(sequence).length; }
   /// The position by which the rope rotates a row of a sequence; see KvCache::position().
-  Index position(Index sequence, Index row) const { return storage_.tables.of(sequence).positions.rows()(row); }
+  Index position(Index sequence, Index row, Index axis = 0) const {
+    return storage_.tables.of(sequence).positions.rows()(row, axis);
+  }
   /// The position that mods see for row 0 of a sequence: the number of tokens that have left its window; 0 with sinks.
   Index offset(Index sequence) const { return storage_.tables.of(sequence).offset; }
   /// The page numbers of a sequence, in the order of its tokens.
@@ -272,7 +275,7 @@ class PagedKvCache {
     detail::check_appended(tokens, config_, sequences.size(), lens, packed,
                            [&](std::size_t i) { return sequences[i]; });
     const std::vector<Index> positions = detail::checked_positions(
-        options.positions.values, tokens.count(), static_cast<Index>(sequences.size()), packed, storage_.has_rope());
+        options.positions.values, tokens.count(), static_cast<Index>(sequences.size()), packed, storage_.axes());
     // Allocates memory, which may throw, so it comes before any change.
     typename detail::PagedLayers<T>::Writer writer(tokens, storage_.rope(0));
     storage_.tables.check_append(sequences, lens);

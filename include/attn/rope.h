@@ -82,6 +82,11 @@ class Rope {
   /// was given numbers.
   std::span<const double> frequencies() const { return frequencies_; }
 
+  /// The number of positions of a token: 1, or the axes of the RopeAxes that this rope was made from.
+  Index axes() const { return axes_; }
+  /// The axis whose position rotates a pair.
+  Index axis(Index pair) const { return axis_of_.empty() ? 0 : axis_of_[static_cast<std::size_t>(pair)]; }
+
   /// The factor by which cos and sin are multiplied: 1, except for yarn and longrope.
   double attention_factor() const {
     const bool is_yarn = config_.scaling == RopeScaling::yarn;
@@ -96,12 +101,12 @@ class Rope {
   friend bool operator==(const Rope& a, const Rope& b) {
     return a.config_.head_dim == b.config_.head_dim && a.config_.rotary_dim == b.config_.rotary_dim &&
            a.config_.pairs == b.config_.pairs && a.attention_factor() == b.attention_factor() &&
-           a.frequencies_ == b.frequencies_;
+           a.frequencies_ == b.frequencies_ && a.axis_of_ == b.axis_of_;
   }
 
   /// Rotates x in place: a matrix (len, head_dim), or a tensor or view (batch, heads, len, head_dim), of any scalar
-  /// type and strides. Token i is at position first + i. Angles are computed in double or more. Cost: rotary_dim / 2
-  /// sines and cosines per token, and one pass over x.
+  /// type and strides. Token i is at position first + i, on all axes. Angles are computed in double or more. Cost:
+  /// rotary_dim / 2 sines and cosines per token, and one pass over x.
   /// @throws std::invalid_argument if x has a different head_dim, before anything is written.
   template <class X>
   void rotate(X&& x, Index first = 0) const {
@@ -109,7 +114,8 @@ class Rope {
   }
 
   /// As above, with a position for each token: `len` positions that apply to all batch elements, or batch * len
-  /// positions in the order of batch elements.
+  /// positions in the order of batch elements. With several axes, one such list for each axis, back to back; a single
+  /// list of `len` positions applies to all axes.
   template <class X>
   void rotate(X&& x, std::span<const Index> positions) const {
     rotate_into(x, x, positions);
@@ -119,28 +125,40 @@ class Rope {
   /// and multiplies it by attention_factor() as rotate() does.
   template <class X>
   void rotate_gradient(X&& x, Index first = 0) const {
-    rotate_all(x, x, [first](Index, Index token) { return -(first + token); });
+    rotate_all(x, x, [first](Index, Index token, Index) { return -(first + token); });
   }
 
   /// Writes the result of rotate() to `out`, which has the shape and the scalar type of x; 32-bit and 16-bit floats may
   /// be mixed. `out` may be x itself, but must not overlap it otherwise.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, Index first) const {
-    rotate_all(out, x, [first](Index, Index token) { return first + token; });
+    rotate_all(out, x, [first](Index, Index token, Index) { return first + token; });
   }
   /// As above, with a position for each token.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, std::span<const Index> positions) const {
     const auto shape = detail::as_rank4(view(x)).shape();
-    const Index given = static_cast<Index>(positions.size()), len = shape[2];
-    detail::require(given == len || given == shape[0] * len, "Rope: got ", given, " positions for ", shape[0],
-                    " batch elements of ", len, " tokens; give one per token, for one batch element or for all");
-    const Index step = given == len ? 0 : len;
-    rotate_all(out, x,
-               [=](Index batch, Index token) { return positions[static_cast<std::size_t>(batch * step + token)]; });
+    const Index given = static_cast<Index>(positions.size()), len = shape[2],
+                of_axis = given == len ? 0 : given / axes_, step = given == len || of_axis == len ? 0 : len;
+    detail::require(given == len || given == axes_ * len || given == axes_ * shape[0] * len, "Rope: got ", given,
+                    " positions for ", shape[0], " batch elements of ", len, " tokens; give ", axes_,
+                    " per token, for one batch element or for all");
+    rotate_all(out, x, [=](Index batch, Index token, Index axis) {
+      return positions[static_cast<std::size_t>(axis * of_axis + batch * step + token)];
+    });
+  }
+
+  /// Sets the angles of a token of a rotation; position_of(axis) is the position of the token on an axis.
+  template <class T, class PositionOf>
+  void set_angles(detail::Rotation<T>& rotation, const PositionOf& position_of, Index token = 0) const {
+    rotation.set_angles(
+        frequencies_, [&](Index pair) { return position_of(axis(pair)); }, attention_factor(), token);
   }
 
  private:
+  friend class RopeAxes;
+
+  /// position_of(batch element, token, axis) is the position of a token on an axis.
   template <class Out, class X, class PositionOf>
   void rotate_all(Out&& out, const X& x, const PositionOf& position_of) const {
     using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
@@ -151,12 +169,16 @@ class Rope {
                     from.shape());
     detail::check_written<4>(to, from.shape(), "Rope: the output", "(batch, heads, len, head_dim)");
     detail::Rotation<T> rotation(config_.pairs == RopePairs::interleaved, config_.rotary_dim);
-    std::optional<Index> known;  // the position whose angles `rotation` holds
+    std::vector<Index> known;  // the positions whose angles `rotation` holds
     for (Index token = 0; token < from.dim(2); ++token)
       for (Index batch = 0; batch < from.dim(0); ++batch) {
-        const Index position = position_of(batch, token);
-        if (position != known) rotation.set_angles(frequencies_, position, attention_factor());
-        known = position;
+        bool same = !known.empty();
+        known.resize(static_cast<std::size_t>(axes_));
+        for (Index axis = 0; axis < axes_; ++axis) {
+          const Index position = position_of(batch, token, axis);
+          same &= std::exchange(known[static_cast<std::size_t>(axis)], position) == position;
+        }
+        if (!same) set_angles(rotation, [&](Index axis) { return known[static_cast<std::size_t>(axis)]; });
         for (Index head = 0; head < from.dim(1); ++head)
           rotation.rotate(from.rows(batch, head, token), to.rows(batch, head, token), config_.head_dim);
       }
@@ -170,6 +192,8 @@ class Rope {
 
   // Declared before config_, so that config_ is unchanged if an assignment throws while it copies the frequencies.
   std::vector<double> frequencies_;
+  std::vector<Index> axis_of_;  // of each pair; empty if a token has one position
+  Index axes_ = 1;
   RopeConfig config_;
 };
 
@@ -229,7 +253,8 @@ template <class T>
 Rotation<T> rotation_of(const Rope* rope, RowPositions positions, Index row, Index tokens) {
   auto rotation = rotation_for<T>(rope, tokens);
   for (Index i = 0; rope && i < tokens; ++i)
-    rotation.set_angles(rope->frequencies(), positions(row + i), rope->attention_factor(), i);
+    rope->set_angles(
+        rotation, [&](Index axis) { return positions(row + i, axis); }, i);
   return rotation;
 }
 

@@ -38,30 +38,11 @@ inline namespace ATTN_BUILT_FOR {
 class RopeAxes {
  public:
   /// @throws std::invalid_argument for invalid sizes or numbers; the message gives them.
-  explicit RopeAxes(const RopeAxesConfig& config) : config_(config) {
-    const std::span<const Index> sections = config.sections.values;
-    Index all = 0;
-    for (std::size_t a = 0; a < sections.size(); ++a) {
-      detail::require(sections[a] > 0 && sections[a] <= config.head_dim / 2, "RopeAxes: sections[", a,
-                      "] must be in 1..head_dim / 2, but is ", sections[a], "; head_dim is ", config.head_dim);
-      all += sections[a];
-    }
-    detail::require(!sections.empty() && 2 * all <= config.head_dim, "RopeAxes: ", sections.size(), " sections have ",
-                    all, " pairs, and head_dim is ", config.head_dim,
-                    "; give at least one section, and at most head_dim / 2 pairs in all");
-    detail::require(config.base > 1 && std::isfinite(config.base),
-                    "RopeAxes: base must be finite and greater than 1, but is ", config.base);
-    std::vector<Index> left(sections.begin(), sections.end());
-    for (Index pair = 0, axis = 0; pair < all; ++pair) {
-      // Skips axes whose section is full. Sections are filled one after another, or in turn if `interleaved`.
-      while (left[at(axis)] == 0) axis = (axis + 1) % axes();
-      const Index of = config.own_frequencies ? sections[at(axis)] : all,
-                  number = config.own_frequencies ? sections[at(axis)] - left[at(axis)] : pair;
-      --left[at(axis)];
-      pairs_.push_back({axis, std::pow(config.base, -static_cast<double>(number) / static_cast<double>(of))});
-      if (config.interleaved) axis = (axis + 1) % axes();
-    }
-  }
+  explicit RopeAxes(const RopeAxesConfig& config)
+      : config_(config), pairs_(pairs_of(config)), rope_(rope_of(config, pairs_)) {}
+
+  /// The same rotation as a Rope, for caches and layers: `.rope = attn::RopeAxes({…})`.
+  operator const Rope&() const { return rope_; }
 
   /// The configuration.
   const RopeAxesConfig& config() const { return config_; }
@@ -78,7 +59,7 @@ class RopeAxes {
 
   /// Rotates x in place: (len, head_dim) or (batch, heads, len, head_dim), of any scalar type and strides. `positions`
   /// is anything attn::view accepts that holds integers, of shape (axes, len) for all batch elements, or (axes, batch,
-  /// len). Allocates a cosine and a sine for each pair of each token.
+  /// len).
   /// @throws std::invalid_argument if sizes disagree, before anything is written.
   template <class X, class Positions>
   void rotate(X&& x, const Positions& positions) const {
@@ -93,12 +74,47 @@ class RopeAxes {
   }
 
  private:
+  static std::vector<Pair> pairs_of(const RopeAxesConfig& config) {
+    const std::span<const Index> sections = config.sections.values;
+    const Index axes = static_cast<Index>(sections.size());
+    Index all = 0;
+    for (Index a = 0; a < axes; ++a) {
+      detail::require(sections[at(a)] > 0 && sections[at(a)] <= config.head_dim / 2, "RopeAxes: sections[", a,
+                      "] must be in 1..head_dim / 2, but is ", sections[at(a)], "; head_dim is ", config.head_dim);
+      all += sections[at(a)];
+    }
+    detail::require(axes > 0 && 2 * all <= config.head_dim, "RopeAxes: ", axes, " sections have ", all,
+                    " pairs, and head_dim is ", config.head_dim,
+                    "; give at least one section, and at most head_dim / 2 pairs in all");
+    detail::require(config.base > 1 && std::isfinite(config.base),
+                    "RopeAxes: base must be finite and greater than 1, but is ", config.base);
+    std::vector<Pair> pairs;
+    std::vector<Index> left(sections.begin(), sections.end());
+    for (Index pair = 0, axis = 0; pair < all; ++pair) {
+      // Skips axes whose section is full. Sections are filled one after another, or in turn if `interleaved`.
+      while (left[at(axis)] == 0) axis = (axis + 1) % axes;
+      const Index of = config.own_frequencies ? sections[at(axis)] : all,
+                  number = config.own_frequencies ? sections[at(axis)] - left[at(axis)] : pair;
+      --left[at(axis)];
+      pairs.push_back({axis, std::pow(config.base, -static_cast<double>(number) / static_cast<double>(of))});
+      if (config.interleaved) axis = (axis + 1) % axes;
+    }
+    return pairs;
+  }
+  static Rope rope_of(const RopeAxesConfig& config, std::span<const Pair> pairs) {
+    std::vector<double> frequencies;
+    std::vector<Index> axis_of;
+    for (const Pair& pair : pairs) frequencies.push_back(pair.frequency), axis_of.push_back(pair.axis);
+    Rope rope({.head_dim = config.head_dim, .rotary_dim = 2 * static_cast<Index>(pairs.size()), .pairs = config.pairs},
+              frequencies);
+    rope.axis_of_ = std::move(axis_of);
+    rope.axes_ = static_cast<Index>(config.sections.values.size());
+    return rope;
+  }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
   template <class X, class Positions>
-  void apply(X&& x, const Positions& given, double direction) const {
-    using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
-    using Real = std::common_type_t<T, double>;
+  void apply(X&& x, const Positions& given, Index direction) const {
     const auto positions = view(given);
     constexpr int kRank = std::remove_cvref_t<decltype(positions)>::kRank;
     using Number = std::remove_cvref_t<decltype(*positions.data())>;
@@ -111,28 +127,17 @@ class RopeAxes {
     detail::require(positions.dim(0) == axes() && len == shape[2] && (kRank == 2 || lists == shape[0]),
                     "RopeAxes: positions have shape ", positions.shape(), ", but x has shape ", shape,
                     "; each token needs ", axes(), " positions");
-    Shape<kRank> of_angles = positions.shape();
-    std::rotate(of_angles.begin(), of_angles.begin() + 1, of_angles.end());
-    of_angles[kRank - 1] = static_cast<Index>(pairs_.size());
-    Tensor<T, kRank> cos(of_angles), sin(of_angles);
-    T *next_cos = cos.data(), *next_sin = sin.data();
-    for (Index b = 0; b < lists; ++b)
-      for (Index i = 0; i < len; ++i)
-        for (const Pair& pair : pairs_) {
-          Real position;
-          if constexpr (kRank == 2)
-            position = static_cast<Real>(positions(pair.axis, i));
-          else
-            position = static_cast<Real>(positions(pair.axis, b, i));
-          const Real angle = position * static_cast<Real>(pair.frequency);
-          *next_cos++ = static_cast<T>(std::cos(angle));
-          *next_sin++ = static_cast<T>(static_cast<Real>(direction) * std::sin(angle));
-        }
-    rotate_by(x, cos, sin, config_.pairs);
+    rope_.rotate_all(x, x, [&]([[maybe_unused]] Index b, Index i, Index axis) {
+      if constexpr (kRank == 2)
+        return direction * static_cast<Index>(positions(axis, i));
+      else
+        return direction * static_cast<Index>(positions(axis, b, i));
+    });
   }
 
   RopeAxesConfig config_;
   std::vector<Pair> pairs_;
+  Rope rope_;
 };
 
 /// Returns the positions of the tokens of a grid in row-major order, (dimensions, tokens): for {rows, columns}, the row

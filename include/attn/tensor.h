@@ -77,6 +77,8 @@ class Tensor {
   Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
   Index stride(int i) const { return detail::row_major_strides<Rank>(shape_)[static_cast<std::size_t>(i)]; }
   Index size() const { return data_ ? detail::product<Rank>(shape_) : 0; }
+  const T* begin() const { return data(); }
+  const T* end() const { return data() + size(); }
   /// @}
 
   /// A view of all elements. It must not outlive the tensor, so view() of a temporary does not compile. A temporary

@@ -66,18 +66,26 @@ struct Tile {
 enum class Coverage : unsigned char { none, some, all };
 
 /// The positions by which a rope rotates the rows of a sequence. `listed` has the positions of rows `first`, first + 1,
-/// …; the position of an earlier row, or of any row if the list is empty, is its row number.
+/// …; the position of an earlier row, or of any row if the list is empty, is its row number. With the rope of a
+/// RopeAxes, a row has a position on each axis.
 struct RowPositions {
   Index first = 0;                     ///< the first row that is listed
-  std::span<const Index> listed = {};  ///< the positions of rows first, first + 1, …
+  std::span<const Index> listed = {};  ///< the positions of rows first, first + 1, …: `axes` numbers for each row
+  Index axes = 1;                      ///< positions of a row
 
-  /// Returns the position of a row. Rows after the list continue from its last position; rows before row 0 count down
-  /// from the position of row 0.
-  constexpr Index operator()(Index row) const {
-    const Index i = row - first, end = static_cast<Index>(listed.size());
+  /// Returns the position of a row on an axis. Rows after the list continue on all axes from the largest position of
+  /// its last row; rows before row 0 count down from the position of row 0.
+  constexpr Index operator()(Index row, Index axis = 0) const {
+    const Index i = row - first, end = static_cast<Index>(listed.size()) / axes;
     if (end == 0 || (i < 0 && first > 0)) return row;
-    const Index near = std::clamp<Index>(i, 0, end - 1);
-    return listed[static_cast<std::size_t>(near)] + (i - near);
+    if (i >= end) return largest(first + end - 1) + (i - end + 1);
+    return listed[static_cast<std::size_t>(std::max<Index>(i, 0) * axes + axis)] + std::min<Index>(i, 0);
+  }
+  /// The largest of the positions of a row.
+  constexpr Index largest(Index row) const {
+    Index most = (*this)(row);
+    for (Index axis = 1; axis < axes; ++axis) most = std::max(most, (*this)(row, axis));
+    return most;
   }
 };
 

@@ -157,5 +157,40 @@ TEST_F(MultiHeadRope, ReturnsOnlyRequestedResults) {
   EXPECT_FLOAT_EQ(halves.lse(0, 1, 1), std::log(2.0f));
 }
 
+// A step gives the tokens of an image a row and a column; the text after them, drafts, and calls without a cache have
+// the same position on both axes.
+TEST_F(MultiHeadRope, RotatesByPositionsOnSeveralAxes) {
+  const RopeAxes axes({.head_dim = 6, .sections = {1, 1}, .base = 100, .own_frequencies = false});
+  const Layer turned = layer(axes), plain = layer(std::nullopt), by_one = layer(kRope);
+  const auto same = turned(x_, x_, x_, causal()).out, one = by_one(x_, x_, x_, causal()).out;
+  for (Index i = 0; i < same.size(); ++i) ASSERT_EQ(same.data()[i], one.data()[i]);
+
+  KvCaches<double> caches = turned.make_caches({.layers = 1, .pages = 8, .page_size = 4}),
+                   ropeless = plain.make_caches({.layers = 1, .pages = 8, .page_size = 4});
+  const std::vector<Index> sequences{caches.add(), caches.add()}, others{ropeless.add(), ropeless.add()};
+  const auto places_of = [](const std::vector<Index>& rows, const std::vector<Index>& columns) {
+    Tensor<Index, 2> places({2, static_cast<Index>(rows.size())});
+    std::copy(rows.begin(), rows.end(), places.data());
+    std::copy(columns.begin(), columns.end(), places.data() + rows.size());
+    return places;
+  };
+  const auto feed = [&](const AppendOptions& options, const Tensor<Index, 2>& places, const auto& mods) {
+    auto step = caches.step(sequences, places.dim(1), options);
+    auto other = ropeless.step(others, places.dim(1));
+    const Tensor<double, 3> x(x_.slice(1, 0, places.dim(1)));
+    const auto got = turned(x, step.layer(0), mods, {.heads = true});
+    const auto unrotated = plain(x, other.layer(0), mods, {.heads = true});
+    Tensor<double, 4> q(unrotated.query);
+    axes.rotate(q, places);
+    expect_near(Tensor<double, 4>(got.query), q, "queries");
+    step.commit();
+    other.commit();
+  };
+  const Tensor<Index, 2> image = places_of({0, 0, 1, 1, 1}, {0, 1, 0, 1, 2});
+  feed({.positions = image}, image, causal());
+  feed({}, places_of({3, 4, 5}, {3, 4, 5}), causal());
+  feed({}, places_of({6, 7, 7}, {6, 7, 7}), tree({-1, 0, 0}));
+}
+
 }  // namespace
 }  // namespace attn::test

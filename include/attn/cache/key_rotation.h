@@ -76,13 +76,13 @@ class KeyRotation {
   void set(Index positions) {
     if (positions == positions_) return;
     positions_ = positions;
-    set(
-        positions, [&](std::size_t i) { return rope_->frequencies()[i]; }, 1);
+    set([&](Index) { return positions; }, [&](std::size_t i) { return rope_->frequencies()[i]; }, 1);
   }
-  /// For a key at this position that gets the angles of `to`, a rope with the same pairs.
-  void set_change(const Rope& to, Index position) {
-    set(
-        position, [&](std::size_t i) { return to.frequencies()[i] - rope_->frequencies()[i]; },
+  /// For a key that gets the angles of `to`, a rope with the same pairs; position_of(axis) is its position on an axis.
+  template <class PositionOf>
+  void set_change(const Rope& to, const PositionOf& position_of) {
+    set([&](Index pair) { return position_of(to.axis(pair)); },
+        [&](std::size_t i) { return to.frequencies()[i] - rope_->frequencies()[i]; },
         to.attention_factor() / rope_->attention_factor());
   }
 
@@ -94,12 +94,12 @@ class KeyRotation {
  private:
   using Rows = void(const T*, T*, Index, Index, const T*, const T*, Index);
 
-  /// Sets angle i to positions * frequency(i); its cosine and sine are multiplied by `factor`.
-  template <class Frequency>
-  void set(Index positions, const Frequency& frequency, double factor) {
+  /// Sets angle i to position_of(i) * frequency(i); its cosine and sine are multiplied by `factor`.
+  template <class PositionOf, class Frequency>
+  void set(const PositionOf& position_of, const Frequency& frequency, double factor) {
     using Real = std::common_type_t<T, double>;
     for (Index i = 0; i < pairs_; ++i) {
-      const Real angle = static_cast<Real>(positions) * static_cast<Real>(frequency(static_cast<std::size_t>(i)));
+      const Real angle = static_cast<Real>(position_of(i)) * static_cast<Real>(frequency(static_cast<std::size_t>(i)));
       const T cos = static_cast<T>(std::cos(angle) * static_cast<Real>(factor)),
               sin = static_cast<T>(std::sin(angle) * static_cast<Real>(factor));
       const auto at = static_cast<std::size_t>(interleaved_ ? 2 * i : i);
@@ -120,6 +120,10 @@ class KeyRotation {
 inline void check_rope_change(const Rope* from, const Rope& to) {
   require(from != nullptr, "change_rope: the cache has no rope, so its keys are not rotated; construct it with .rope");
   const RopeConfig &a = from->config(), &b = to.config();
+  for (Index pair = 0; pair < std::min(a.rotary_dim, b.rotary_dim) / 2; ++pair)
+    require(from->axis(pair) == to.axis(pair), "change_rope: pair ", pair,
+            " of features is rotated by the position on axis ", from->axis(pair), ", and the new rope takes axis ",
+            to.axis(pair), "; stored keys can only be rotated further by the same positions");
   require(a.head_dim == b.head_dim && a.rotary_dim == b.rotary_dim && a.pairs == b.pairs,
           "change_rope: the rope of the cache rotates ", a.rotary_dim, " of ", a.head_dim, " features in ",
           a.pairs == RopePairs::halves ? "halves" : "interleaved pairs", ", the new one ", b.rotary_dim, " of ",

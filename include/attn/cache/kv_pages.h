@@ -296,12 +296,12 @@ class KvPages {
     std::vector<Computed> packed_;
   };
 
-  /// Gives the keys in rows `rows` of a page the angles of `to` instead of those of the mover's rope; position_of(row)
-  /// is the position by which a row has been rotated. Neither allocates nor throws.
+  /// Gives the keys in rows `rows` of a page the angles of `to` instead of those of the mover's rope;
+  /// position_of(row, axis) is the position by which a row has been rotated. Neither allocates nor throws.
   template <class PositionOf>
   void change_rope(Mover& m, const Rope& to, Index page, const Range& rows, const PositionOf& position_of) const {
     for (Index row = rows.begin; row < rows.end; ++row) {
-      m.rotation_.set_change(to, position_of(row));
+      m.rotation_.set_change(to, [&](Index axis) { return position_of(row, axis); });
       keys().rotate({page, row, page, row, 1, 0}, m.family_, m.rotation_, m.packed_.data(), Mover::kMost);
     }
   }
@@ -333,7 +333,8 @@ class KvPages {
       const Index at = row % page_size(), page = table[static_cast<std::size_t>(row / page_size())];
       const Index count = std::min({w.most_, rows.size(), page_size() - at});
       for (Index i = 0; w.rope_ && i < count; ++i)
-        w.rotation_.set_angles(w.rope_->frequencies(), positions(row + i), w.rope_->attention_factor(), i);
+        w.rope_->set_angles(
+            w.rotation_, [&](Index axis) { return positions(row + i, axis); }, i);
       for (Index head = 0; head < k.dim(1); ++head) {
         family.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed);
         for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.rotate(packed + i * head_dim, i);

@@ -80,12 +80,13 @@ class PageTables {
     Index appended;
   };
 
-  /// `window` and `sinks`: see PagedKvCacheConfig. `has_rope`: whether keys of any layer are rotated.
-  PageTables(Index pages, Index page_size, Index window, Index sinks, bool has_rope)
+  /// `window` and `sinks`: see PagedKvCacheConfig. `axes`: the positions by which the ropes of layers rotate a key; 0
+  /// without a rope.
+  PageTables(Index pages, Index page_size, Index window, Index sinks, Index axes)
       : page_size_(page_size),
         window_(window),
         sinks_(sinks),
-        has_rope_(has_rope),
+        axes_(axes),
         users_(static_cast<std::size_t>(pages), 0),
         free_(pages) {}
 
@@ -108,7 +109,7 @@ class PageTables {
 
   /// See PagedKvCache.
   Index add() {
-    sequences_.emplace(next_, Sequence{});
+    sequences_[next_].positions = no_positions();
     return next_++;
   }
   Index fork(Index sequence, std::optional<Index> length) {
@@ -206,7 +207,7 @@ class PageTables {
     });
     // Allocations, which may throw, come before any change.
     ShortList<const Index*> given;  // the positions of each sequence
-    for_each_given(positions, lens, [&](std::size_t i, const Index* of_sequence) {
+    for_each_given(positions, axes_, lens, [&](std::size_t i, const Index* of_sequence) {
       Sequence& s = at(sequences[i]);
       given.push_back(of_sequence);
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
@@ -221,7 +222,7 @@ class PageTables {
   /// Replaces the positions of tokens whose pages were taken: `positions` is as for take(). If it throws, some
   /// sequences may already have their new positions.
   void reposition(std::span<const Index> sequences, std::span<const Index> lens, std::span<const Index> positions) {
-    for_each_given(positions, lens, [&](std::size_t i, const Index* given) {
+    for_each_given(positions, axes_, lens, [&](std::size_t i, const Index* given) {
       Sequence& s = at(sequences[i]);
       s.positions.truncate(s.length);
       s.positions.reserve(s.length, lens[i], given);
@@ -241,7 +242,7 @@ class PageTables {
   std::vector<Range> rows_of_path(Index sequence, std::span<const Index> path) const {
     const Sequence& s = of(sequence);
     auto kept = detail::rows_of_path(path, s.appended, sequence, s.length,
-                                     has_rope_ ? std::optional(s.positions.rows()) : std::nullopt);
+                                     has_rope() ? std::optional(s.positions.rows()) : std::nullopt);
     check_window("accept", sequence, s.length - s.appended + static_cast<Index>(path.size()));
     return kept;
   }
@@ -250,7 +251,7 @@ class PageTables {
   Plan plan_kept(Index sequence, std::span<const Range> kept, bool closes_gaps) const {
     const Sequence& s = of(sequence);
     Index taken = 0;
-    Removal removal = plan_removal(s.pages, page_size_, s.positions.rows(), kept, closes_gaps && has_rope_,
+    Removal removal = plan_removal(s.pages, page_size_, s.positions.rows(), kept, closes_gaps && has_rope(),
                                    [&](Index page) { return users(page) > 1 ? free_.next(taken++) : page; });
     Plan plan{{std::move(removal.pages), removal.length, std::move(removal.positions), 0, s.offset, {}, 0},
               std::move(removal.moves),
@@ -281,17 +282,22 @@ class PageTables {
     const RowPositions at = s.positions.rows();
     const Index tokens = beyond_window(sequence), pages = ceil_div(sinks_, page_size_);
     const auto table = s.pages.begin(), leaving = table + sinks_ / page_size_, later = leaving + tokens / page_size_;
-    Plan plan{{{table, leaving}, s.length - tokens, {}, s.appended, s.offset, s.sink_pages, s.sink_shift}, {}, {}, 0};
+    Plan plan{{{table, leaving}, s.length - tokens, no_positions(), s.appended, s.offset, s.sink_pages, s.sink_shift},
+              {},
+              {},
+              0};
     Sequence& after = plan.after;
     after.pages.insert(after.pages.end(), later, s.pages.end());
     if (after.appended > after.length - sinks_) after.appended = 0;
     if (sinks_ == 0) after.offset += tokens;
 
-    const Index shift = at(sinks_ + tokens) - at(sinks_);
+    Index shift = at(sinks_ + tokens) - at(sinks_);
+    for (Index axis = 1; axis < at.axes; ++axis) shift = std::min(shift, at(sinks_ + tokens, axis) - at(sinks_, axis));
     for (Index row = 0; row < after.length; ++row)
-      after.positions.append(row, row < sinks_ ? at(row) + shift : at(row + tokens));
+      after.positions.append(row,
+                             [&](Index axis) { return row < sinks_ ? at(row, axis) + shift : at(row + tokens, axis); });
 
-    const bool keeps_sinks = has_rope_ && after.sink_pages.empty();
+    const bool keeps_sinks = has_rope() && after.sink_pages.empty();
     if (keeps_sinks) {
       after.sink_pages.assign(table, table + pages);
       after.sink_shift = 0;
@@ -309,12 +315,12 @@ class PageTables {
     for (Index i = 0; i < pages; ++i) {
       const Index first = i * page_size_, count = std::min(page_size_, sinks_ - first);
       const bool is_full = count == page_size_;
-      if (is_full && !has_rope_) continue;
+      if (is_full && !has_rope()) continue;
       Index& page = after.pages[static_cast<std::size_t>(i)];
       const Index old = page;
       if (users(old) > 1 || (is_full && keeps_sinks)) page = spare();
-      const Index from = has_rope_ ? after.sink_pages[static_cast<std::size_t>(i)] : *leaving;
-      plan.moves.push_back({from, 0, page, 0, count, has_rope_ ? after.sink_shift : 0});
+      const Index from = has_rope() ? after.sink_pages[static_cast<std::size_t>(i)] : *leaving;
+      plan.moves.push_back({from, 0, page, 0, count, has_rope() ? after.sink_shift : 0});
       if (page == old) continue;
       const Index held = std::min(page_size_, after.length - first);
       if (!is_full) plan.moves.push_back({old, count, page, count, held - count, 0});
@@ -386,6 +392,8 @@ class PageTables {
   void drop(Index page) {
     if (--users(page) == 0) free_.put(page);
   }
+  bool has_rope() const { return axes_ > 0; }
+  ExplicitPositions no_positions() const { return ExplicitPositions(std::max<Index>(axes_, 1)); }
   void cut(Sequence& s, Index length) const {
     if (length < sinks_) s.sink_pages.clear();
     s.appended = std::max<Index>(s.appended - (s.length - length), 0);
@@ -401,8 +409,7 @@ class PageTables {
     for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
   }
 
-  Index page_size_, window_, sinks_;
-  bool has_rope_;
+  Index page_size_, window_, sinks_, axes_;
   std::vector<Index> users_;  // number of page tables and lists of sinks' pages that each page is in
   PageList free_;
   std::unordered_map<Index, Sequence> sequences_;

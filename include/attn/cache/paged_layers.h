@@ -26,7 +26,7 @@ class PagedLayers {
   PagedLayers(const Config& config, Index layers, std::vector<std::optional<Rope>> ropes)
       : pages_(pages_of(config, layers)),
         ropes_(std::move(ropes)),
-        tables(config.pages, config.page_size, config.window, config.sinks, has_rope()) {
+        tables(config.pages, config.page_size, config.window, config.sinks, axes()) {
     check_cached<T>();
   }
 
@@ -36,9 +36,11 @@ class PagedLayers {
     const std::optional<Rope>& rope = ropes_[ropes_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
     return rope ? &*rope : nullptr;
   }
-  /// Whether any layer has a rope.
-  bool has_rope() const {
-    return std::any_of(ropes_.begin(), ropes_.end(), [](const std::optional<Rope>& rope) { return rope.has_value(); });
+  /// The number of positions by which ropes rotate a token; 0 if no layer has a rope.
+  Index axes() const {
+    for (const std::optional<Rope>& rope : ropes_)
+      if (rope) return rope->axes();
+    return 0;
   }
   /// The size of all layers in bytes.
   Index bytes() const { return static_cast<Index>(pages_.size()) * pages_.front().bytes(); }
@@ -102,7 +104,7 @@ class PagedLayers {
         for (std::size_t layer = 0; layer < pages_.size(); ++layer)
           if (const auto& changed = to[to.size() == 1 ? 0 : layer])
             pages_[layer].change_rope(movers[layer], *changed, list[i], rows,
-                                      [&](Index row) { return positions(first + row) - shift; });
+                                      [&](Index row, Index axis) { return positions(first + row, axis) - shift; });
         from = rows.end;
       }
     };

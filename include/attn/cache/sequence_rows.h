@@ -13,71 +13,85 @@
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
-/// The rope positions of the rows of a sequence. Positions are stored only from the first to the last row whose
-/// position does not follow from those before it.
+/// The rope positions of the rows of a sequence, `axes` for each row. Positions are stored only from the first to the
+/// last row whose positions do not follow from those before it.
 class ExplicitPositions {
  public:
-  RowPositions rows() const { return {first_, listed_}; }
+  explicit ExplicitPositions(Index axes = 1) : axes_(axes) {}
+
+  RowPositions rows() const { return {first_, listed_, axes_}; }
 
   /// Reserves memory for append().
   void reserve(Index row, Index count, const Index* given) {
     if (given == nullptr) return;
-    const auto needed = static_cast<std::size_t>(listed_.empty() ? count : row + count - first_);
+    const auto needed = static_cast<std::size_t>((listed_.empty() ? count : row + count - first_) * axes_);
     if (needed > listed_.capacity()) listed_.reserve(std::max(needed, 2 * listed_.capacity()));
   }
   /// Appends `count` rows from row `row` on, at the given positions or, if `given` is null, at those that follow.
   void append(Index row, Index count, const Index* given) {
-    for (Index i = 0; given && i < count; ++i) append(row + i, given[i]);
+    for (Index i = 0; given && i < count; ++i) append(row + i, [&](Index axis) { return given[i * axes_ + axis]; });
   }
-  void append(Index row, Index position) {
-    if (position == rows()(row)) return;
+  /// Appends a row; position_of(axis) is its position on an axis.
+  template <class PositionOf>
+  void append(Index row, const PositionOf& position_of) {
+    const auto list = [&](Index next, const auto& positions) {
+      for (Index axis = 0; axis < axes_; ++axis) listed_.push_back(positions(next, axis));
+    };
+    bool follows = true;
+    for (Index axis = 0; axis < axes_; ++axis) follows &= position_of(axis) == rows()(row, axis);
+    if (follows) return;
     if (listed_.empty()) first_ = row;
-    for (Index next = first_ + static_cast<Index>(listed_.size()); next < row; ++next) listed_.push_back(rows()(next));
-    listed_.push_back(position);
+    for (Index next = first_ + static_cast<Index>(listed_.size()) / axes_; next < row; ++next)
+      list(next, [&](Index r, Index axis) { return rows()(r, axis); });
+    list(row, [&](Index, Index axis) { return position_of(axis); });
   }
   void truncate(Index length) noexcept {
-    const auto left = static_cast<std::size_t>(std::max<Index>(length - first_, 0));
+    const auto left = static_cast<std::size_t>(std::max<Index>(length - first_, 0) * axes_);
     if (left < listed_.size()) listed_.erase(listed_.begin() + static_cast<std::ptrdiff_t>(left), listed_.end());
   }
 
  private:
-  Index first_ = 0;
+  Index axes_, first_ = 0;
   std::vector<Index> listed_;
 };
 
-/// Returns the positions of the appended tokens of all sequences, back to back; empty if `positions` is. If sequences
-/// are packed, `tokens` is the total over all of them. Otherwise it is the number of tokens of each sequence, and
-/// `positions` may hold those of one sequence, which then apply to all.
+/// Returns the positions of the appended tokens of all sequences, back to back, `axes` for each token; empty if
+/// `positions` is. `axes` is 0 without a rope. If sequences are packed, `tokens` is the total over all of them.
+/// Otherwise it is the number of tokens of each sequence, and `positions` may hold those of one sequence, which then
+/// apply to all. See AppendOptions::positions for their order.
 inline std::vector<Index> checked_positions(std::span<const Index> positions, Index tokens, Index sequences,
-                                            bool packed, bool has_rope) {
+                                            bool packed, Index axes) {
   if (positions.empty()) return {};
-  const Index given = static_cast<Index>(positions.size());
-  require(has_rope, "append: got ", given,
+  const Index given = static_cast<Index>(positions.size()), all_tokens = packed ? tokens : tokens * sequences;
+  require(axes > 0, "append: got ", given,
           " positions for a cache without a rope, where they would have no effect; omit them, or construct the cache "
           "with .rope = attn::Rope(...)");
+  const bool fits = given == tokens || given == axes * tokens || given == axes * all_tokens;
   if (packed)
-    require(given == tokens, "append: got ", given, " positions for ", tokens, " tokens; give one for each");
+    require(fits, "append: got ", given, " positions for ", tokens, " tokens; give ", axes, " for each");
   else
-    require(given == tokens || given == tokens * sequences, "append: got ", given, " positions for ", sequences,
-            " sequences of ", tokens, " tokens each; give one for each token, of one sequence or of all");
+    require(fits, "append: got ", given, " positions for ", sequences, " sequences of ", tokens, " tokens each; give ",
+            axes, " for each token, of one sequence or of all");
   for (Index i = 0; i < given; ++i)
     require(is_near(positions[static_cast<std::size_t>(i)]), "append: positions[", i, "] must be within ±2^",
             kIndexBits, ", but is ", positions[static_cast<std::size_t>(i)]);
-  std::vector<Index> all(positions.begin(), positions.end());
-  if (!packed)
-    while (static_cast<Index>(all.size()) < tokens * sequences)
-      all.insert(all.end(), positions.begin(), positions.end());
+  const Index listed = given == tokens ? tokens : given / axes;  // tokens in the list of an axis
+  std::vector<Index> all;
+  all.reserve(static_cast<std::size_t>(all_tokens * axes));
+  for (Index token = 0; token < all_tokens; ++token)
+    for (Index axis = 0; axis < axes; ++axis)
+      all.push_back(positions[static_cast<std::size_t>((axis * listed + token % listed) % given)]);
   return all;
 }
 
 /// Calls visit(i, positions of the lens[i] tokens of sequence i) for each sequence. `positions` has those of all
-/// sequences back to back; if it is empty, visit() gets null.
+/// sequences back to back, `axes` for each token; if it is empty, visit() gets null.
 template <class Visit>
-void for_each_given(std::span<const Index> positions, std::span<const Index> lens, const Visit& visit) {
+void for_each_given(std::span<const Index> positions, Index axes, std::span<const Index> lens, const Visit& visit) {
   const Index* next = positions.empty() ? nullptr : positions.data();
   for (std::size_t i = 0; i < lens.size(); ++i) {
     visit(i, next);
-    if (next) next += lens[i];
+    if (next) next += lens[i] * axes;
   }
 }
 
@@ -108,15 +122,23 @@ struct RemainingRows {
 /// page to write: the same one, or a free one in its place.
 ///
 /// If `closes_gaps`, rows after the removed rows [begin, end) are rotated by the position of `begin` minus that of
-/// `end`.
+/// `end`, which must be the same on all axes.
 template <class WriteTo>
 Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions positions, std::span<const Range> kept,
                      bool closes_gaps, const WriteTo& write_to) {
   Removal plan;
+  plan.positions = ExplicitPositions(positions.axes);
   std::vector<RemainingRows> remaining;
   Index shift = 0, seen = 0;
   for (const Range& range : kept) {
-    if (closes_gaps && range.begin > seen) shift += positions(seen) - positions(range.begin);
+    if (closes_gaps && range.begin > seen) {
+      const auto gap = [&](Index axis) { return positions(seen, axis) - positions(range.begin, axis); };
+      for (Index axis = 1; axis < positions.axes; ++axis)
+        require(gap(axis) == gap(0), "row ", range.begin, " cannot follow the rows before row ", seen,
+                ", because it would move by ", gap(0), " positions on axis 0, but by ", gap(axis), " on axis ", axis,
+                "; remove all rows of an image, or set DropOptions::keep_positions");
+      shift += gap(0);
+    }
     seen = range.end;
     const Index begin = plan.length;
     for (Index from = range.begin; from < range.end;) {
@@ -128,7 +150,8 @@ Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions
     }
     // Positions that are row numbers remain row numbers if gaps close.
     if (positions.listed.empty() && closes_gaps) continue;
-    for (Index i = 0; i < range.size(); ++i) plan.positions.append(begin + i, positions(range.begin + i) + shift);
+    for (Index i = 0; i < range.size(); ++i)
+      plan.positions.append(begin + i, [&](Index axis) { return positions(range.begin + i, axis) + shift; });
   }
 
   plan.pages.reserve(table.size());
@@ -199,7 +222,8 @@ inline std::vector<Range> rows_of_path(std::span<const Index> path, Index nodes,
     const Index row = context + path[i];
     if (rotated) {
       const RowPositions& at = *rotated;
-      const Index first = context > 0 ? at(context - 1) + 1 : at(path[0]), wanted = first + static_cast<Index>(i);
+      const Index first = context > 0 ? at.largest(context - 1) + 1 : at(path[0]),
+                  wanted = first + static_cast<Index>(i);
       require(at(row) == wanted, "accept: path[", i, "], node ", path[i], ", is at position ", at(row),
               ", but in a path after this context it must be at position ", wanted,
               "; each node must be a child of the one before it, and nodes must be appended with {.positions = "

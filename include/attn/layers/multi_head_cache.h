@@ -124,6 +124,9 @@ std::vector<Index> positions_of_nodes(const X& x, const TensorView<T, 4>& heads,
     for (Index i = 0; i < rows.size(); ++i)
       positions.push_back(first + depths[static_cast<std::size_t>(std::min(i, nodes - 1))]);
   });
+  const std::vector<Index> of_axis = positions;
+  for (Index axis = 1; axis < batch.rope()->axes(); ++axis)
+    positions.insert(positions.end(), of_axis.begin(), of_axis.end());
   return positions;
 }
 
@@ -136,12 +139,13 @@ Tensor<T, 4> rotated_copy(const X& x, const TensorView<T, 4>& heads, const KvVie
   Tensor<T, 4> copy(heads);
   if (batch.rope() == nullptr) return copy;
   std::vector<Index> positions;
-  QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
-    const Index first_key = kv_offset_of(options, batch, sequence).value_or(0),
-                last = first_key + batch.length(sequence);
-    const Index begin = q_offset_of(options, sequence).value_or(last - rows.size()) - first_key;
-    for (Index i = 0; i < rows.size(); ++i) positions.push_back(batch.positions(sequence)(begin + i));
-  });
+  for (Index axis = 0; axis < batch.rope()->axes(); ++axis)
+    QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
+      const Index first_key = kv_offset_of(options, batch, sequence).value_or(0),
+                  last = first_key + batch.length(sequence);
+      const Index begin = q_offset_of(options, sequence).value_or(last - rows.size()) - first_key;
+      for (Index i = 0; i < rows.size(); ++i) positions.push_back(batch.positions(sequence)(begin + i, axis));
+    });
   batch.rope()->rotate(copy, positions);
   return copy;
 }

@@ -85,13 +85,14 @@ class MakeTree {
   }
 
  private:
-  /// Checks that the rope rotates each node by the position after the context plus its depth. `key` and `query` are the
-  /// rows of the first node.
+  /// Checks that the rope rotates each node, on all axes, by the position after the context plus its depth. `key` and
+  /// `query` are the rows of the first node.
   void check_positions(const RowPositions& positions, Index key, Index query) const {
-    const Index first = key > 0 ? positions(key - 1) + 1 : positions(key);
-    for (Index i = 0; i < static_cast<Index>(depths_.size()); ++i) {
-      const Index depth = depths_[static_cast<std::size_t>(i)], of_key = positions(key + i),
-                  of_query = positions(query + i), other = of_key != first + depth ? of_key : of_query;
+    const Index first = key > 0 ? positions.largest(key - 1) + 1 : positions(key);
+    for (Index n = 0; n < static_cast<Index>(depths_.size()) * positions.axes; ++n) {
+      const Index i = n / positions.axes, axis = n % positions.axes, depth = depths_[static_cast<std::size_t>(i)],
+                  of_key = positions(key + i, axis), of_query = positions(query + i, axis),
+                  other = of_key != first + depth ? of_key : of_query;
       require(other == first + depth, "tree: node ", i, " has depth ", depth, ", so it must be at position ",
               first + depth, ", but the rope rotates its ", other == of_key ? "key" : "query", " by position ", other,
               "; append the nodes to a cache with {.positions = attn::tree_positions(parents, ", first, ")}");

@@ -58,7 +58,7 @@ extern const attn::Tensor<float, 2> learned;
 extern const attn::Tensor<float, 3> grad_x;
 extern attn::Tensor<float, 2> grad_learned;
 extern attn::Tensor<float, 3> x;
-extern attn::Tensor<float, 4> q, k, grad_q;
+extern attn::Tensor<float, 4> q, k, v, k_of_text, v_of_text, grad_q;
 }  // namespace positioned
 
 namespace memory {

@@ -24,12 +24,14 @@ class Rotation {
         cos_(static_cast<std::size_t>(tokens * pairs_)),
         sin_(cos_.size()) {}
 
-  /// Sets angle i to position * frequencies[i]; its cosine and sine are multiplied by `factor`.
-  void set_angles(std::span<const double> frequencies, Index position, double factor, Index token = 0) {
+  /// Sets angle i to position_of(i) * frequencies[i]; its cosine and sine are multiplied by `factor`.
+  template <class PositionOf>
+  void set_angles(std::span<const double> frequencies, const PositionOf& position_of, double factor, Index token = 0) {
     using Real = std::common_type_t<T, double>;
     set(
         [&](Index i) {
-          const Real angle = static_cast<Real>(position) * static_cast<Real>(frequencies[static_cast<std::size_t>(i)]);
+          const Real angle =
+              static_cast<Real>(position_of(i)) * static_cast<Real>(frequencies[static_cast<std::size_t>(i)]);
           return std::pair(static_cast<T>(std::cos(angle) * static_cast<Real>(factor)),
                            static_cast<T>(std::sin(angle) * static_cast<Real>(factor)));
         },
