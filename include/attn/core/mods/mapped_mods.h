@@ -72,12 +72,14 @@ class MappedMods {
   }
   PairGrid grid(const Tile& t) const { return map_.grid(t); }
 
-  /// The mods see the hull of the tile, which also contains the pairs in between. If they keep all or none of the hull,
-  /// the same holds for the tile.
+  /// The mods see the hull of the pairs that `far` may keep, which also contains the pairs in between. If they keep all
+  /// or none of the hull, the same holds for these pairs. Other keys of the tile may be those of another list, at any
+  /// positions.
   Coverage coverage(const Tile& tile) const {
     const Coverage far = far_.coverage(tile);
     if (!Mods::kHasMasks || far == Coverage::none) return far;
-    return std::min(far, mods_.coverage(hull_in_call(tile)));
+    const Tile seen{tile.batch, tile.head, tile.q, intersect(tile.kv, far_.kv_range(tile))};
+    return seen.kv.empty() ? Coverage::none : std::min(far, mods_.coverage(hull_in_call(seen)));
   }
   Range kv_range(const Tile& tile) const {
     const Range far = far_.kv_range(tile);
