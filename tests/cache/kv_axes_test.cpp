@@ -62,6 +62,12 @@ struct List {
     for (Index r = 0; r < rows; ++r)
       for (Index c = 0; c < columns; ++c) tokens.push_back({seed++, {first[0], first[1] + r, first[2] + c}});
   }
+  /// A video of one row: the time and the column of each token.
+  void add_video(Index frames, Index columns) {
+    const Place first = next();
+    for (Index t = 0; t < frames; ++t)
+      for (Index c = 0; c < columns; ++c) tokens.push_back({seed++, {first[0] + t, first[1], first[2] + c}});
+  }
   /// Removes tokens [begin, end), and moves later ones by `shift` positions.
   void drop(Index begin, Index end, Index shift) {
     tokens.erase(tokens.begin() + begin, tokens.begin() + end);
@@ -266,7 +272,9 @@ TEST_P(KvAxes, SinksComeBeforeAllPositionsOfAWindow) {
   };
   list.add(4), append(4, false);
   list.add_image(3, 4), append(12, true);
-  for (int i = 0; i < 12; ++i) {
+  const RopeAxes other = mrope(GetParam(), 1000);
+  for (int i = 0; i < 48; ++i) {
+    if (i == 24) pages.change_rope(other);  // from then on, sinks move from originals that were rotated once more
     if (const Index beyond = (list.size() - 2 - 12) / 4 * 4; beyond > 0) {
       const Place from = list.tokens[2].place, to = list.tokens[static_cast<std::size_t>(2 + beyond)].place;
       Index shift = to[0] - from[0];
@@ -275,8 +283,11 @@ TEST_P(KvAxes, SinksComeBeforeAllPositionsOfAWindow) {
       for (std::size_t sink = 0; sink < 2; ++sink)
         for (Index& p : list.tokens[sink].place) p += shift;
     }
-    list.add(1), append(1, false);
-    expect_same(pages, s, pages.view({s}), list, axes(), "a window");
+    if (i % 6 == 2)
+      list.add_video(3, 2), append(6, true);
+    else
+      list.add(1), append(1, false);
+    expect_same(pages, s, pages.view({s}), list, i < 24 ? axes() : other, "a window");
   }
 }
 
