@@ -5,6 +5,7 @@
 #include <span>
 
 #include "attn/attention.h"
+#include "attn/cache/listed_keys.h"
 #include "attn/core/base/fixed_vector.h"
 #include "attn/kv_view.h"
 
@@ -66,11 +67,20 @@ class BoundSequence {
   Rotation<T> rotation;                   ///< empty until a result is requested
   std::optional<CallTensors<T>> tensors;  ///< a batch of one
 
-  const TileMods<T>* mods() const { return tile_mods_.get(); }
+  /// The most passes that add_passes() adds.
+  static Index most_passes(Index heads, Index kv_heads) {
+    return ListedKeysOfPages<T, Bound<M>>::most_passes(heads, kv_heads);
+  }
+  /// Adds the pass over all keys, or those over the keys that a mod lists.
+  void add_passes(bool resumes, FixedVector<Pass<T>>& passes) {
+    if (!listed_.add_passes(*tensors, bound_, resumes, passes))
+      passes.add(Pass<T>{*tensors, tile_mods_.get(), resumes});
+  }
 
  private:
   Bound<M> bound_;
   TileModsIfAny<T, Bound<M>> tile_mods_;
+  ListedKeysOfPages<T, Bound<M>> listed_;
 };
 
 /// The kv_offset of a sequence: from the options, or else the position of its first remaining token.
@@ -129,7 +139,7 @@ class CheckedSequences {
         kept_(cache.view()),
         q_(as_rank4(view(q_held_))),
         bound_(kept_.size()),
-        passes_(kept_.size()),
+        passes_(kept_.size() * BoundSequence<T, M>::most_passes(q_.dim(1), kept_.kv_heads())),
         accumulates_(options.accumulate),
         problem(problem_of_all(q_, kept_.v_dim(), options)) {
     Rows::check(query, q_.shape(), kept_.size());
@@ -202,7 +212,7 @@ class CheckedSequences {
                                        .first_batch = s,
                                        .rotation = kept_.rope() ? &b.rotation : nullptr,
                                        .choose_dots = kept_.choose_dots()});
-      passes_.add(Pass<T>{*b.tensors, b.mods(), accumulates_});
+      b.add_passes(accumulates_, passes_);
     });
     return passes_.all();
   }

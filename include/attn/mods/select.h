@@ -84,11 +84,10 @@ inline auto selected(KeyLists given) {
 /// pairs. It stores two values per listed pair of the heads that are processed together. The first backward pass also
 /// builds, inside the mod, a table of the queries that list each key; it takes 16 bytes per entry.
 ///
-/// Nothing is gathered in combined masks such as any_of(), in forward mode, in for_each_weight_tile() and with caches:
-/// these visit all tiles of up to 48 queries and 64 keys that contain a listed key. Scattered keys then cost as much as
-/// a call without a mask. Instead of a KvCache, pass its keys(i) and values(i), which are gathered. The indices are
-/// copied and sorted when the mod is made, in O(1) per index if the indices are dense and in O(log n) otherwise; the
-/// result of a call is bit-identical for any order of the indices.
+/// Nothing is gathered in combined masks such as any_of(), in forward mode, in for_each_weight_tile() and with
+/// row_invariant: these visit all tiles of up to 48 queries and 64 keys that contain a listed key. Scattered keys then
+/// cost as much as a call without a mask. The indices are copied and sorted when the mod is made, in O(1) per index if
+/// the indices are dense and in O(log n) otherwise; the result of a call is bit-identical for any order of the indices.
 /// @throws std::invalid_argument for an index below -1 (in ranges, below 0) or if heads differ in their number of
 /// lists, and from the attention call if the shape does not fit or a listed key does not exist.
 template <class X>

@@ -51,16 +51,6 @@ class ListedCallOf final : public ListedCall<T> {
   const Problem& problem_;
 };
 
-/// Whether the first grouped mask of a call lists keys.
-template <class Mods>
-constexpr bool lists_keys() {
-  if constexpr (Mods::kIsGrouped) return requires(const Mods& mods) {
-      mods.grouped().gathering->by_key();
-    };
-  else
-    return false;
-}
-
 /// One call. `tensors` has queries, keys and values; `out` and `lse` are those of the forward pass. If `mods` is null,
 /// nothing is changed and no pair is dropped; if `slopes` is null, no score and no weight is changed. A null grad_lse
 /// means zeros.

@@ -25,7 +25,7 @@ struct CallTensors {
   const KernelChoice<T>& kernels;
   KeptLseRests<T> lse_rests = {};         ///< the parts of lse lost to rounding
   Index first_batch = 0;                  ///< batch index that mods see for element 0
-  const Rotation<T>* rotation = nullptr;  ///< rotation applied to queries, one token per row; null if none
+  const Rotation<T>* rotation = nullptr;  ///< rotation applied to queries, see token(); null if none
   const OtherScore<T>* score = nullptr;   ///< null: the dot product of query and key
   RowList q_list = {};                    ///< rows of q, out and lse that hold the queries
   bool rows_are_heads = false;            ///< all queries belong to the same token; see JoinedHeads
@@ -55,6 +55,12 @@ struct CallTensors {
   Range keys_at(const Range& positions) const {
     return {positions.begin - problem.kv_offset, positions.end - problem.kv_offset};
   }
+
+  /// The token of `rotation` that the first of these queries belongs to, and the distance to that of the next one.
+  Index token(const QueryTile& queries) const {
+    return rows_are_heads ? queries.batch : queries.batch * problem.q_len + queries.rows.begin;
+  }
+  Index token_step() const { return rows_are_heads ? 0 : 1; }
 
   /// The rows of these queries in `q` and in `out`, from query `row` on.
   RowsToRead query(const QueryTile& queries, Index row = 0) const { return rows_of(q, queries, row); }

@@ -63,7 +63,7 @@ class DecodeState {
     m_.arranged = m_.query + most_ * dim;
     T* packed = m_.arranged + width * matrix.format.row(dim);
     if (tensors.rotation) {
-      heads = rotated_rows(family(), heads, count, dim, *tensors.rotation, any_query().rows.begin, 0, packed);
+      heads = rotated_rows(family(), heads, count, dim, *tensors.rotation, tensors.token(any_query()), 0, packed);
       packed += count * dim;
     }
     matrix.load_columns(m_.arranged, width, rows_of(matrix, heads, count, dim, 1, packed), count,

@@ -125,7 +125,7 @@ struct PassContext : Pass<T> {
       numbers = reinterpret_cast<const T*>(from.data);
     else
       kernels.full_precision.pack_rows(from, 1, dim, to);
-    if (tensors.rotation) tensors.rotation->rotate(to, query.rows.begin);
+    if (tensors.rotation) tensors.rotation->rotate(to, tensors.token(query));
     kernels.full_precision.multiply(to, numbers, dim, static_cast<T>(problem().scale));
   }
 

@@ -55,6 +55,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, co
 /// The tensors of gathered tokens as a separate call, in which each sequence is a batch element.
 template <class T>
 CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens, const Problem& problem) {
+  const Index element = tokens.batch - t.first_batch;
   const auto of_queries = [&]<class View>(const View& of) {
     if (of.data() == nullptr) return of;
     typename View::Shape shape = of.shape(), strides = of.strides();
@@ -62,14 +63,17 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
     strides[0] = 0;
     if (!tokens.q.exists()) shape[2] = problem.q_len, strides[0] = tokens.rows_of_sequence * of.stride(2);
     strides[1] = of.stride(1) * tokens.head_step;
-    return of.part(tokens.batch * of.stride(0) + tokens.first_head * of.stride(1), shape, strides);
+    return of.part(element * of.stride(0) + tokens.first_head * of.stride(1), shape, strides);
   };
-  const auto of_keys = [&](const DTypeView<const T>& of) {
+  const auto of_keys = [&](const KvRows<T>& of) {
+    if (of.is_paged()) return of.listed(tokens.kv);
     typename DTypeView<const T>::Shape shape = of.shape(), strides = of.strides();
     shape[0] = problem.batch, strides[0] = 0, shape[2] = problem.kv_len;
-    return KvRows<T>(of.part(tokens.batch * of.stride(0), shape, strides), tokens.kv);
+    return KvRows<T>(of.part(element * of.stride(0), shape, strides)).listed(tokens.kv);
   };
   CallTensors<T> gathered = tensors_of(t, problem, of_queries, of_keys);
+  gathered.rotation = t.rotation;
+  gathered.choose_dots = t.choose_dots;
   gathered.q_list = tokens.q;
   gathered.most_queries = tokens.most_queries;
   return gathered;

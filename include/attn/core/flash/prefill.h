@@ -317,9 +317,8 @@ class PrefillState {
     // Rotated rows, followed by packed ones, also fit into the memory of packed keys: a chunk has far more keys than a
     // tile has queries.
     if (tensors.rotation) {
-      const bool same_token = tensors.rows_are_heads;
-      rows = rotated_rows(full_precision(), rows, count, dim, *tensors.rotation, same_token ? 0 : queries.rows.begin,
-                          same_token ? 0 : 1, packed);
+      rows = rotated_rows(full_precision(), rows, count, dim, *tensors.rotation, tensors.token(queries),
+                          tensors.token_step(), packed);
       packed += count * dim;
     }
     load_query(*family_, rows, count, dim, scale, width(), packed, m_);

@@ -51,7 +51,8 @@ struct Pages {
 /// tokens of a page, dim). The value of an 8-bit integer is the integer times the scale of its row; scales are (batch
 /// or pages, kv_heads, len), contiguous for each head.
 ///
-/// If keys are gathered, key j of a head is the token in entry j of its list.
+/// If keys are gathered, key j of a head is the token in entry j of its list. Lists of tokens in pages may be those of
+/// any batch element.
 template <class T>
 class KvRows : public DTypeView<const T> {
  public:
@@ -59,8 +60,12 @@ class KvRows : public DTypeView<const T> {
   KvRows(const DTypeView<const T>& tensor, const Pages& pages = {}, const TensorView<const float, 3>& scales = {})
       : DTypeView<const T>(tensor), pages_(pages), scales_(scales) {}
 
-  /// The keys of `tensor` in the order of lists.
-  KvRows(const DTypeView<const T>& tensor, const RowList& list) : DTypeView<const T>(tensor), list_(list) {}
+  /// The same keys in the order of lists, or of lists for other batch elements if they are in pages.
+  KvRows listed(const RowList& list) const {
+    KvRows rows = *this;
+    rows.list_ = list;
+    return rows;
+  }
 
   /// The rows from `first` on. If row `first` is in the middle of a page, the rows end with that page.
   KvRows from(Index first) const {
@@ -80,6 +85,7 @@ class KvRows : public DTypeView<const T> {
 
   bool is_paged() const { return pages_.table != nullptr; }
   bool is_gathered() const { return list_.exists(); }
+  const Pages& pages() const { return pages_; }
   const Index* list(Index batch, Index head) const { return list_.of(batch, head); }
   Index page_size() const { return pages_.size; }
   Index len_of_pages() const { return pages_.count * pages_.size; }
@@ -110,13 +116,11 @@ class KvRows : public DTypeView<const T> {
 
   /// The rows of a head from key `key` on.
   RowsToRead rows(Index batch, Index head, Index key = 0) const {
-    if (is_gathered()) {
-      RowsToRead run = DTypeView<const T>::rows(batch, head, list_.at(batch, head, key));
-      run.stride *= list_.step;
-      return run;
-    }
-    if (!is_paged()) return DTypeView<const T>::rows(batch, head, key);
-    return DTypeView<const T>::rows(pages_.table[key / pages_.size], head, key % pages_.size);
+    const Index token = token_of(batch, head, key);
+    RowsToRead run = is_paged() ? DTypeView<const T>::rows(pages_.table[token / pages_.size], head, token % pages_.size)
+                                : DTypeView<const T>::rows(batch, head, token);
+    if (is_gathered()) run.stride *= list_.step;
+    return run;
   }
 
   /// Like rows(), for tensors and single pages, whose rows are all in one piece.
@@ -126,11 +130,14 @@ class KvRows : public DTypeView<const T> {
 
   /// The factors that these rows must be multiplied by, one per row of a piece.
   const float* scales(Index batch, Index head, Index key) const {
-    if (!is_paged()) return &scales_(batch, head, key);
-    return &scales_(pages_.table[key / pages_.size], head, key % pages_.size);
+    const Index token = token_of(batch, head, key);
+    if (!is_paged()) return &scales_(batch, head, token);
+    return &scales_(pages_.table[token / pages_.size], head, token % pages_.size);
   }
 
  private:
+  Index token_of(Index batch, Index head, Index key) const { return is_gathered() ? list_.at(batch, head, key) : key; }
+
   Pages pages_;
   RowList list_;
   TensorView<const float, 3> scales_;

@@ -40,6 +40,16 @@ constexpr bool is_grouped = requires(const M& mask) {
 }
 || requires(const M& mask) { mask.gathering; };
 
+/// Whether the first grouped mask of a call lists keys.
+template <class Mods>
+constexpr bool lists_keys() {
+  if constexpr (Mods::kIsGrouped) return requires(const Mods& mods) {
+      mods.grouped().gathering->by_key();
+    };
+  else
+    return false;
+}
+
 /// Neighbouring groups of one batch element, computed as a separate call: each group is a batch element, and positions
 /// are the indices of tokens within the group.
 struct TokenGroups {

@@ -174,6 +174,14 @@ struct ListedKeys {
   }
 };
 
+/// The mask that drops the indices after the end of a list.
+inline auto within_list(const GatheredTokens& tokens) {
+  return keep_ranges([kv = tokens.kv, heads = tokens.heads_of_list](const Position& p) {
+    const Index* const begin = kv.begins + p.batch * kv.of_batch + p.head / heads * kv.of_head;
+    return Range{0, begin[1] - begin[0]};
+  });
+}
+
 /// Gathers the keys of each query's list, or of the list that all queries share; see GatheredMask. The entries are rows
 /// of keys.
 class ListGathering {
@@ -227,7 +235,9 @@ class ListGathering {
     problem.q_len = shared ? call.q_len : 1;
     problem.kv_len = lists_->longest;
     problem.heads = call.heads / turns;
-    for (Index batch = 0; batch < call.batch; ++batch)
+    problem.sequence = {};
+    const Index first = call.sequence.value_or(0), end = call.sequence ? first + 1 : call.batch;
+    for (Index batch = first; batch < end; ++batch)
       for (Index turn = 0; turn < turns; ++turn) {
         GatheredTokens tokens = this->tokens(call, batch);
         tokens.rows_of_sequence = problem.q_len;
@@ -235,12 +245,7 @@ class ListGathering {
         tokens.head_step = step;
         tokens.kv.begins += tokens.first_head * lists_->rows;
         tokens.kv.of_head *= step;
-        // Drops the indices after the end of a list.
-        const auto listed = keep_ranges([kv = tokens.kv, heads = tokens.heads_of_list](const Position& p) {
-          const Index* const begin = kv.begins + p.batch * kv.of_batch + p.head / heads * kv.of_head;
-          return Range{0, begin[1] - begin[0]};
-        });
-        visit(tokens, listed, problem);
+        visit(tokens, within_list(tokens), problem);
       }
   }
 
