@@ -20,8 +20,8 @@ constexpr Index kNoStretch = std::numeric_limits<Index>::min();
 template <class T>
 class PrefillTiles {
  public:
-  /// Number of key tiles packed at a time: a tile of queries visits them all before the next tile of queries takes its
-  /// place in L1. With two or with eight, the matrix unit is 5 % slower; eight evict the weights from L1.
+  /// Number of key tiles that a tile of queries visits before the next tile of queries takes its place in L1. With two
+  /// or with eight, the matrix unit is 5 % slower; eight evict the weights from L1.
   static constexpr Index kChunk = 4;
 
   /// A tile of keys and values.
@@ -47,7 +47,8 @@ class PrefillTiles {
   bool packs_keys() const { return packs(format_, tensors_.k); }
   bool packs_values() const { return packs(format_, tensors_.v) || format_.arranges_values; }
   bool packs() const { return packs_keys() || packs_values(); }
-  Index chunk() const { return packs() ? kChunk : 1; }
+  /// Number of key tiles that there must be memory for.
+  Index packed_tiles() const { return packs() ? kChunk : 1; }
 
   /// Calls visit(keys) for each tile of a range. If keys are packed, tiles begin at multiples of their length, because
   /// results must not depend on how many tiles of queries a block has. bf16 kernels always get whole tiles: they sum 32
@@ -74,7 +75,7 @@ class PrefillTiles {
     for_each(all, [&](const Range& keys) {
       room[count++] = {keys, rows, false, {}, {}};
       rows += padded(keys.size(), family.format.keys);
-      if (count == chunk()) visit_chunk();
+      if (count == kChunk) visit_chunk();
     });
     if (count > 0) visit_chunk();
   }
@@ -115,7 +116,7 @@ class PrefillTiles {
     const bool has_queries = copies_queries(format, tensors_.q) || tensors_.rotation ||
                              tensors_.q_list.exists();  // queries are copied to the memory of packed keys
     const bool packs_keys = packs(format, tensors_.k) || format.keys > 1 || has_queries;
-    const Index whole = chunk() * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
+    const Index whole = packed_tiles() * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
     return TileLayout<T>({.queries = queries,
                           .query = row,
                           .out = padded(problem_.v_dim, format.out),
@@ -435,13 +436,13 @@ template <class T>
 class PrefillLoop {
  public:
   /// Maximum number of query tiles per block. Sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep
-  /// their state, 0.4 to 0.8 MiB at head_dim 128, in the L2 cache. If nothing is packed, each tile is its own block,
-  /// with its state in L1.
-  static constexpr Index kMostTiles = 16;
+  /// their state, 0.4 to 0.8 MiB at head_dim 128, in the L2 cache. If nothing is packed, four read keys from L3 a
+  /// quarter as often: 2048 x 2048 x 64 took 0.96 times as long (Zen 5, 1 MiB of L2), with eight it varied.
+  static constexpr Index kMostTiles = 16, kMostInPlace = 4;
 
   PrefillLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles) : pass_(pass), tiles_(tiles), key_tiles_(pass) {}
 
-  Index most_tiles() const { return key_tiles_.packs() ? kMostTiles : 1; }
+  Index most_tiles() const { return key_tiles_.packs() ? kMostTiles : kMostInPlace; }
   bool packs_keys() const { return key_tiles_.packs_keys(); }
   bool packs_values() const { return key_tiles_.packs_values(); }
 
@@ -534,9 +535,18 @@ class PrefillLoop {
     sweep(tiles, following, by_selection);
   }
 
-  /// All tiles of queries visit a chunk of keys before the next chunk is loaded.
+  /// All tiles of queries visit a chunk of keys before the next chunk is loaded. Tiles of keys that are read in place
+  /// begin where those of a tile of queries begin, so such tiles of queries visit chunks together only if all of them
+  /// see the same first key.
   void sweep(std::span<PrefillState<T>> tiles, const QueryTile& following, bool by_selection) const {
     const KernelFamily<T>& family = tiles.front().family();
+    const Index first = tiles.front().visited.begin;
+    if (!key_tiles_.packs() && !std::all_of(tiles.begin(), tiles.end(),
+                                            [&](const PrefillState<T>& tile) { return tile.visited.begin == first; })) {
+      for (std::size_t i = 0; i < tiles.size(); ++i)
+        sweep(tiles.subspan(i, 1), i + 1 < tiles.size() ? tiles[i + 1].queries : following, by_selection);
+      return;
+    }
     key_tiles_.for_each_chunk(family, hull_of_visited(tiles), [&](std::span<KvTile> chunk) {
       for (PrefillState<T>& tile : tiles) {
         for (KvTile& keys : chunk) {
