@@ -14,7 +14,7 @@ namespace attn::detail::inline ATTN_BUILT_FOR {
 template <class T, class Mods>
 class ListedKeysOfPages {
  public:
-  /// The most passes that a sequence has: its query heads may have lists of their own, although they share keys.
+  /// The most passes that a sequence has: query heads that share keys may have separate lists.
   static Index most_passes(Index heads, Index kv_heads) { return std::max<Index>(heads / kv_heads, 1); }
 
   /// Adds the passes over `tensors`, one sequence, unless it takes less time to visit all keys.
