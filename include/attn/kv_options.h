@@ -17,8 +17,9 @@ struct AppendOptions {
   /// row whose position differs from its row number.
   ///
   /// With the rope of a RopeAxes, a token has a position on each axis, and the list has all positions on axis 0, then
-  /// those on axis 1, and so on, (axes, tokens) or (axes, sequences, tokens) as in RopeAxes::rotate(); one position for
-  /// each token of a single sequence applies to all axes. By default a token is on all axes one position after the
+  /// those on axis 1, and so on, (axes, tokens) or (axes, sequences, tokens) as in RopeAxes::rotate(). One position for
+  /// each token, of a single sequence or of packed ones, applies to all axes; for several sequences with the same
+  /// number of tokens, repeat their positions for each axis. By default a token is on all axes one position after the
   /// largest of the row before it, like text after an image. Memory: 8 bytes per row and axis.
   Indices positions = {};
 };

@@ -75,6 +75,14 @@ class Rope {
     }
   }
 
+  /// Copies and moves. If an assignment throws, this rope is unchanged.
+  /// @{
+  Rope(const Rope&) = default;
+  Rope(Rope&&) noexcept = default;
+  Rope& operator=(const Rope& other) { return *this = Rope(other); }
+  Rope& operator=(Rope&&) noexcept = default;
+  /// @}
+
   /// The configuration, with the defaults filled in.
   const RopeConfig& config() const { return config_; }
 
@@ -190,7 +198,6 @@ class Rope {
     for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(frequencies.of(i));
   }
 
-  // Declared before config_, so that config_ is unchanged if an assignment throws while it copies the frequencies.
   std::vector<double> frequencies_;
   std::vector<Index> axis_of_;  // of each pair; empty if a token has one position
   Index axes_ = 1;

@@ -42,7 +42,7 @@ class RopeAxes {
       : config_(config), pairs_(pairs_of(config)), rope_(rope_of(config, pairs_)) {}
 
   /// The same rotation as a Rope, for caches and layers: `.rope = attn::RopeAxes({…})`.
-  operator const Rope&() const { return rope_; }
+  operator Rope() const { return rope_; }
 
   /// The configuration.
   const RopeAxesConfig& config() const { return config_; }
@@ -105,10 +105,13 @@ class RopeAxes {
     std::vector<double> frequencies;
     std::vector<Index> axis_of;
     for (const Pair& pair : pairs) frequencies.push_back(pair.frequency), axis_of.push_back(pair.axis);
-    Rope rope({.head_dim = config.head_dim, .rotary_dim = 2 * static_cast<Index>(pairs.size()), .pairs = config.pairs},
+    Rope rope({.head_dim = config.head_dim,
+               .rotary_dim = 2 * static_cast<Index>(pairs.size()),
+               .pairs = config.pairs,
+               .base = config.base},
               frequencies);
-    rope.axis_of_ = std::move(axis_of);
     rope.axes_ = static_cast<Index>(config.sections.values.size());
+    if (rope.axes_ > 1) rope.axis_of_ = std::move(axis_of);
     return rope;
   }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }

@@ -1,6 +1,8 @@
 // select() over caches: only the listed keys are read. Compared with the same mask where nothing is gathered.
 #include <numeric>
 
+#include <atomic>
+
 #include "support/compare.h"
 #include "support/random.h"
 #include "support/tokens.h"
@@ -179,6 +181,60 @@ TEST(KvSelectOfCaches, ContiguousAndLatentRows) {
   // 64 heads that share a list are computed in tiles.
   for (const Index heads : {3, 64})
     expect_gathered(drawn<float>({1, heads, 1, 64}, 8), caches.view(0, {s}), select(lists(1, 1, 1, 900, 90, 9)));
+}
+
+/// Lists of many tiles over several stretches and splits of keys, which are prefetched and merged, on any number of
+/// threads.
+template <class S>
+void expect_long_lists(double error) {
+  Random random(1);
+  PagedKvCache<S> pages({.pages = 700, .page_size = 64, .kv_heads = 1, .head_dim = kDim});
+  const Index s = pages.add();
+  const Tokens tokens({1, kDim, kDim}, 40000, random);
+  Appended<Given<S>> given(tokens);
+  pages.append(s, given.k(), given.v());
+  std::vector<std::vector<Index>> list(1);
+  for (int i = 0; i < 6000; ++i) list[0].push_back(random.integer(0, 39999));
+  const auto selected = select(list);
+  for (const Index heads : {1, 4, 64}) {
+    const auto q = drawn<float>({1, heads, 1, kDim}, 8);
+    const auto serially = attention(q, pages.view({s}), selected, {.executor = serial()}).out,
+               on_three = attention(q, pages.view({s}), selected, {.executor = threads(3)}).out,
+               want = attention(q, pages.view({s}), masked(selected)).out;
+    for (Index i = 0; i < want.size(); ++i) {
+      ASSERT_EQ(serially.data()[i], on_three.data()[i]) << heads << " heads, element " << i;
+      ASSERT_NEAR(serially.data()[i], want.data()[i], error) << heads << " heads, element " << i;
+    }
+  }
+}
+TEST(KvSelectOfCaches, LongLists) {
+  expect_long_lists<float>(2e-6);
+  expect_long_lists<Eigen::bfloat16>(2e-6);
+  expect_long_lists<std::int8_t>(2e-5);
+}
+
+/// Mods see only keys that their sequence has, although the other one is much longer.
+TEST(KvSelectOfCaches, OfVeryDifferentLengthsBFloat16) {
+  using S = Eigen::bfloat16;
+  PagedKvCache<S> pages({.pages = 100, .page_size = 64, .kv_heads = kKvHeads, .head_dim = kDim});
+  const Index lengths[] = {300, 3000}, first = pages.add(), second = pages.add();
+  for (const Index s : {first, second}) {
+    const Shape<4> shape{1, kKvHeads, lengths[s == second], kDim};
+    pages.append(s, drawn<S>(shape, 1), drawn<S>(shape, 2));
+  }
+  Lists some = lists(1, kHeads, 1, 300, 60, 3);
+  some.push_back(lists(1, kHeads, 1, 3000, 500, 4)[0]);
+  std::atomic<Index> beyond{0};
+  const auto counting = mask_mod([&](const Position& p) {
+    if (p.kv >= lengths[p.batch]) ++beyond;
+    return true;
+  });
+  const auto q = drawn<S>({2, kHeads, 20, kDim}, 5);
+  const auto got = attention(q, pages.view({first, second}), select(some) | counting).out,
+             want = attention(q, pages.view({first, second}), masked(select(some)) | counting).out;
+  EXPECT_EQ(beyond, 0);
+  for (Index i = 0; i < want.size(); ++i)
+    ASSERT_NEAR(static_cast<double>(got.data()[i]), static_cast<double>(want.data()[i]), 0.01) << i;
 }
 
 /// A window without sinks drops the first tokens: lists still count from the first token of the sequence.

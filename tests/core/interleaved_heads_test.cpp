@@ -148,6 +148,10 @@ TEST_F(InterleavedHeads, AreRefusedWhereHeadsMustBeNeighbours) {
                  [&] { attention(q, k, v, select(lists), kInterleaved); });
   expect_refused("recurrent", {"consecutive query heads"},
                  [&] { linear_attention(q, k, v, elu1(), causal(), kInterleaved); });
+  const Tensor<float, 1> weights({k.dim(3)});
+  expect_refused("additive", {"additive_attention()", "consecutive query heads"}, [&] {
+    additive_attention(q, k, v, {{}, {}, weights}, causal(), kInterleaved);
+  });
 }
 
 }  // namespace

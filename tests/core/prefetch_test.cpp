@@ -207,8 +207,9 @@ TEST(DecodeTiles, FetchTheNextRowsInTensors) {
   // Listed rows are prefetched where they are copied.
   const std::vector<Index> list(static_cast<std::size_t>(kv_len), 3);
   const detail::RowList rows{.rows = list.data()};
+  const auto listing = [&](const Tensor<float, 4>& t) { return detail::KvRows<float>(t.view()).listed(rows); };
   const detail::CallTensors<float> with_lists{
-      out.view(), {}, q.view(), {k.view(), rows}, {v.view(), rows}, problem, detail::kKernelChoice<float>};
+      out.view(), {}, q.view(), listing(k), listing(v), problem, detail::kKernelChoice<float>};
   const detail::DecodeTiles<float> listed(with_lists, true);
   EXPECT_EQ(lines(listed, listed.keys_of(first), listed.keys_of(second)), 0);
   detail::Prefetcher whole;

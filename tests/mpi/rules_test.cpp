@@ -72,6 +72,8 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
       EXPECT_HAS(text, "gather: the tensor has shape");
       text = all([&] { ring.gather(q, odd ? 0 : 1); });
       EXPECT_HAS(text, "gather: the root is 1 on rank 0, 0 on rank " + last);
+      text = all([&] { ring.attention(q, k, v, {.interleaved_heads = true}); });
+      EXPECT_HAS(text, "a Ring needs consecutive query heads that share a key head");
       text = all([&] { ring.gather(q, 99); });
       EXPECT_HAS(text, "root 99 is out of range");
       const auto r = ring.attention(q, k, v);

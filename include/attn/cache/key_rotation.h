@@ -120,15 +120,15 @@ class KeyRotation {
 inline void check_rope_change(const Rope* from, const Rope& to) {
   require(from != nullptr, "change_rope: the cache has no rope, so its keys are not rotated; construct it with .rope");
   const RopeConfig &a = from->config(), &b = to.config();
-  for (Index pair = 0; pair < std::min(a.rotary_dim, b.rotary_dim) / 2; ++pair)
-    require(from->axis(pair) == to.axis(pair), "change_rope: pair ", pair,
-            " of features is rotated by the position on axis ", from->axis(pair), ", and the new rope takes axis ",
-            to.axis(pair), "; stored keys can only be rotated further by the same positions");
   require(a.head_dim == b.head_dim && a.rotary_dim == b.rotary_dim && a.pairs == b.pairs,
           "change_rope: the rope of the cache rotates ", a.rotary_dim, " of ", a.head_dim, " features in ",
           a.pairs == RopePairs::halves ? "halves" : "interleaved pairs", ", the new one ", b.rotary_dim, " of ",
           b.head_dim, " in ", b.pairs == RopePairs::halves ? "halves" : "interleaved pairs",
           "; stored keys can only be rotated further, in the same pairs");
+  for (Index pair = 0; pair < a.rotary_dim / 2; ++pair)
+    require(from->axis(pair) == to.axis(pair), "change_rope: pair ", pair,
+            " of features is rotated by the position on axis ", from->axis(pair), ", and the new rope takes axis ",
+            to.axis(pair), "; stored keys can only be rotated further by the same positions");
 }
 
 }  // namespace attn::detail::inline ATTN_BUILT_FOR

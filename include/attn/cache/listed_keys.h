@@ -15,17 +15,24 @@ template <class T, class Mods>
 class ListedKeysOfPages {
  public:
   /// The most passes that a sequence has: query heads that share keys may have separate lists.
-  static Index most_passes(Index heads, Index kv_heads) { return std::max<Index>(heads / kv_heads, 1); }
+  static Index most_passes(Index heads, Index kv_heads) {
+    return std::max<Index>(heads / std::max<Index>(kv_heads, 1), 1);
+  }
 
   /// Adds the passes over `tensors`, one sequence, unless it takes less time to visit all keys.
   /// @returns whether it added them.
   bool add_passes(const CallTensors<T>& tensors, const Mods& mods, bool resumes, FixedVector<Pass<T>>& passes) {
-    const auto& mask = mods.grouped();
+    const ListGathering* gathering = mods.grouped().gathering;
     Problem call = tensors.problem;
     call.sequence = tensors.first_batch;
     parts_.clear();
-    if (call.row_invariant || !mask.gathers(call)) return false;
-    mask.gathering->for_each(call, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
+    // The end of a tile may show entries of the next list, which must not be keys that only another sequence has.
+    if (gathering->lists().batch > 1) {
+      own_.reset(new OwnLists(gathering->lists().of_element(tensors.first_batch)));
+      gathering = &own_->gathering;
+    }
+    if (call.row_invariant || !gathering->pays(call)) return false;
+    gathering->for_each(call, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
       const Part& part = *parts_.emplace_back(std::make_unique<Part>(tensors, mods, tokens, far, problem));
       passes.add(Pass<T>{part.tensors, part.tile_mods.get(), resumes, tensors});
     });
@@ -57,6 +64,14 @@ class ListedKeysOfPages {
     CallTensors<T> tensors;
   };
 
+  struct OwnLists {
+    explicit OwnLists(KeyLists of) : lists(std::move(of)) {}
+
+    KeyLists lists;
+    ListGathering gathering{lists};
+  };
+
+  std::unique_ptr<OwnLists> own_;  // those of this sequence, if sequences have separate lists
   std::vector<std::unique_ptr<Part>> parts_;
 };
 

@@ -291,8 +291,13 @@ class PageTables {
     if (after.appended > after.length - sinks_) after.appended = 0;
     if (sinks_ == 0) after.offset += tokens;
 
-    Index shift = at(sinks_ + tokens) - at(sinks_);
-    for (Index axis = 1; axis < at.axes; ++axis) shift = std::min(shift, at(sinks_ + tokens, axis) - at(sinks_, axis));
+    // Differences of smallest positions add up over several slides, so that the sinks stay before the window.
+    const auto smallest = [&](Index row) {
+      Index least = at(row);
+      for (Index axis = 1; axis < at.axes; ++axis) least = std::min(least, at(row, axis));
+      return least;
+    };
+    const Index shift = smallest(sinks_ + tokens) - smallest(sinks_);
     for (Index row = 0; row < after.length; ++row)
       after.positions.append(row,
                              [&](Index axis) { return row < sinks_ ? at(row, axis) + shift : at(row + tokens, axis); });

@@ -66,12 +66,13 @@ inline std::vector<Index> checked_positions(std::span<const Index> positions, In
   require(axes > 0, "append: got ", given,
           " positions for a cache without a rope, where they would have no effect; omit them, or construct the cache "
           "with .rope = attn::Rope(...)");
+  const char* const together = axes > 1 ? ", or one for each that applies to all axes" : "";
   const bool fits = given == tokens || given == axes * tokens || given == axes * all_tokens;
   if (packed)
-    require(fits, "append: got ", given, " positions for ", tokens, " tokens; give ", axes, " for each");
+    require(fits, "append: got ", given, " positions for ", tokens, " tokens; give ", axes, " for each", together);
   else
     require(fits, "append: got ", given, " positions for ", sequences, " sequences of ", tokens, " tokens each; give ",
-            axes, " for each token, of one sequence or of all");
+            axes, " for each token, of one sequence or of all", together);
   for (Index i = 0; i < given; ++i)
     require(is_near(positions[static_cast<std::size_t>(i)]), "append: positions[", i, "] must be within ±2^",
             kIndexBits, ", but is ", positions[static_cast<std::size_t>(i)]);
@@ -134,7 +135,7 @@ Removal plan_removal(std::span<const Index> table, Index page_size, RowPositions
     if (closes_gaps && range.begin > seen) {
       const auto gap = [&](Index axis) { return positions(seen, axis) - positions(range.begin, axis); };
       for (Index axis = 1; axis < positions.axes; ++axis)
-        require(gap(axis) == gap(0), "row ", range.begin, " cannot follow the rows before row ", seen,
+        require(gap(axis) == gap(0), "removing rows: row ", range.begin, " cannot follow the rows before row ", seen,
                 ", because it would move by ", gap(0), " positions on axis 0, but by ", gap(axis), " on axis ", axis,
                 "; remove all rows of an image, or set DropOptions::keep_positions");
       shift += gap(0);
@@ -224,11 +225,12 @@ inline std::vector<Range> rows_of_path(std::span<const Index> path, Index nodes,
       const RowPositions& at = *rotated;
       const Index first = context > 0 ? at.largest(context - 1) + 1 : at(path[0]),
                   wanted = first + static_cast<Index>(i);
-      require(at(row) == wanted, "accept: path[", i, "], node ", path[i], ", is at position ", at(row),
-              ", but in a path after this context it must be at position ", wanted,
-              "; each node must be a child of the one before it, and nodes must be appended with {.positions = "
-              "attn::tree_positions(parents, ",
-              first, ")}");
+      for (Index axis = 0; axis < at.axes; ++axis)
+        require(at(row, axis) == wanted, "accept: path[", i, "], node ", path[i], ", is at position ", at(row, axis),
+                at.axes > 1 ? " on an axis" : "", ", but in a path after this context it must be at position ", wanted,
+                "; each node must be a child of the one before it, and nodes must be appended with {.positions = "
+                "attn::tree_positions(parents, ",
+                first, ")}");
     }
     if (kept.empty() || kept.back().end < row) kept.push_back({row, row});
     ++kept.back().end;

@@ -57,7 +57,8 @@ inline void check_rope(const std::optional<Rope>& of_layer, const Rope* of_cache
   if (!has || *of_layer == *of_cache) return;
   const RopeConfig &a = of_layer->config(), &b = of_cache->config();
   refuse({"the ropes of the layer and the cache differ: base ", a.base, " and ", b.base, ", factor ", a.factor, " and ",
-          b.factor, ", rotary_dim ", a.rotary_dim, " and ", b.rotary_dim, ", or pairs or scaling"});
+          b.factor, ", rotary_dim ", a.rotary_dim, " and ", b.rotary_dim, ", axes ", of_layer->axes(), " and ",
+          of_cache->axes(), ", or pairs, scaling or sections"});
 }
 
 /// Checks a call of a layer over the sequences of a cache. `tokens` (batch, len, features) is x as rank 3.

@@ -76,9 +76,10 @@ inline auto selected(KeyLists given) {
 /// more for heads and once more for batch elements; or as offsets and indices (see below).
 ///
 /// Keys are gathered, not masked, if all lists together have at most a quarter of the pairs (half, if all queries share
-/// a list or there is only one query). The cost of a query is then proportional to the length of its own list and
-/// independent of kv_len and the other lists. Query heads that share a key head and a list are processed together and
-/// read its keys from memory once, so they cost less than heads with separate lists.
+/// a list or there is only one query); in caches, each sequence decides for its own lists. The cost of a query is then
+/// proportional to the length of its own list and independent of kv_len and the other lists. Query heads that share a
+/// key head and a list are processed together and read its keys from memory once, so they cost less than heads with
+/// separate lists.
 ///
 /// The backward pass gathers too, if each query has its own list and all lists together have at most an eighth of the
 /// pairs. It stores two values per listed pair of the heads that are processed together. The first backward pass also

@@ -56,11 +56,10 @@ struct CallTensors {
     return {positions.begin - problem.kv_offset, positions.end - problem.kv_offset};
   }
 
-  /// The token of `rotation` that the first of these queries belongs to, and the distance to that of the next one.
+  /// The token of `rotation` that the first of these queries belongs to. Each row is a token, unless rows are heads.
   Index token(const QueryTile& queries) const {
     return rows_are_heads ? queries.batch : queries.batch * problem.q_len + queries.rows.begin;
   }
-  Index token_step() const { return rows_are_heads ? 0 : 1; }
 
   /// The rows of these queries in `q` and in `out`, from query `row` on.
   RowsToRead query(const QueryTile& queries, Index row = 0) const { return rows_of(q, queries, row); }

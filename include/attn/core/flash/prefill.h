@@ -47,8 +47,6 @@ class PrefillTiles {
   bool packs_keys() const { return packs(format_, tensors_.k); }
   bool packs_values() const { return packs(format_, tensors_.v) || format_.arranges_values; }
   bool packs() const { return packs_keys() || packs_values(); }
-  /// Number of key tiles that there must be memory for.
-  Index packed_tiles() const { return packs() ? kChunk : 1; }
 
   /// Calls visit(keys) for each tile of a range. If keys are packed, tiles begin at multiples of their length, because
   /// results must not depend on how many tiles of queries a block has. bf16 kernels always get whole tiles: they sum 32
@@ -116,7 +114,7 @@ class PrefillTiles {
     const bool has_queries = copies_queries(format, tensors_.q) || tensors_.rotation ||
                              tensors_.q_list.exists();  // queries are copied to the memory of packed keys
     const bool packs_keys = packs(format, tensors_.k) || format.keys > 1 || has_queries;
-    const Index whole = packed_tiles() * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
+    const Index whole = (packs() ? kChunk : 1) * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
     return TileLayout<T>({.queries = queries,
                           .query = row,
                           .out = padded(problem_.v_dim, format.out),
@@ -319,7 +317,7 @@ class PrefillState {
     // tile has queries.
     if (tensors.rotation) {
       rows = rotated_rows(full_precision(), rows, count, dim, *tensors.rotation, tensors.token(queries),
-                          tensors.token_step(), packed);
+                          tensors.rows_are_heads ? 0 : 1, packed);
       packed += count * dim;
     }
     load_query(*family_, rows, count, dim, scale, width(), packed, m_);

@@ -51,8 +51,8 @@ struct Pages {
 /// tokens of a page, dim). The value of an 8-bit integer is the integer times the scale of its row; scales are (batch
 /// or pages, kv_heads, len), contiguous for each head.
 ///
-/// If keys are gathered, key j of a head is the token in entry j of its list. Lists of tokens in pages may be those of
-/// any batch element.
+/// If keys are gathered, key j of a head is the token in entry j of its list. In pages, all entries of all lists are
+/// tokens of the sequence.
 template <class T>
 class KvRows : public DTypeView<const T> {
  public:
@@ -117,8 +117,8 @@ class KvRows : public DTypeView<const T> {
   /// The rows of a head from key `key` on.
   RowsToRead rows(Index batch, Index head, Index key = 0) const {
     const Index token = token_of(batch, head, key);
-    RowsToRead run = is_paged() ? DTypeView<const T>::rows(pages_.table[token / pages_.size], head, token % pages_.size)
-                                : DTypeView<const T>::rows(batch, head, token);
+    if (is_paged()) return DTypeView<const T>::rows(pages_.table[token / pages_.size], head, token % pages_.size);
+    RowsToRead run = DTypeView<const T>::rows(batch, head, token);
     if (is_gathered()) run.stride *= list_.step;
     return run;
   }

@@ -47,6 +47,13 @@ struct KeyLists : CompressedLists {
     indices.resize(indices.size() + static_cast<std::size_t>(longest), indices.empty() ? 0 : indices.back());
   }
 
+  /// Returns the lists of one batch element.
+  KeyLists of_element(Index element) const {
+    KeyLists own(1, heads, rows, columns);
+    for (Index i = number(element, 0, 0), end = i + heads * rows; i < end; ++i) own.add(list(i));
+    own.finish();
+    return own;
+  }
   /// Returns the lists restricted to the keys in a range; entries are relative to the first key of that range.
   KeyLists part(const Range& of) const {
     KeyLists some(batch, heads, rows, columns);
@@ -235,7 +242,6 @@ class ListGathering {
     problem.q_len = shared ? call.q_len : 1;
     problem.kv_len = lists_->longest;
     problem.heads = call.heads / turns;
-    problem.sequence = {};
     const Index first = call.sequence.value_or(0), end = call.sequence ? first + 1 : call.batch;
     for (Index batch = first; batch < end; ++batch)
       for (Index turn = 0; turn < turns; ++turn) {
