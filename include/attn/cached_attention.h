@@ -26,7 +26,7 @@ namespace attn::inline ATTN_BUILT_FOR {
 /// The result of a sequence does not depend on the other sequences, the number of threads or the location of its pages,
 /// bit for bit. Masks that group tokens in calls over tensors (strided_sparse, fixed_sparse, dilated) do not group them
 /// in calls over a cache; they only skip the tiles that they drop entirely. Memory: that of attention(), plus a few
-/// dozen bytes of heap for one sequence, or 1.5 KiB per sequence for several. With a rope, also the cosines and sines
+/// dozen bytes of heap for one sequence, or 1.6 KiB per sequence for several. With a rope, also the cosines and sines
 /// of the queries, q_len * rotary_dim values per sequence.
 /// @throws std::invalid_argument if sizes disagree; the message gives the sizes.
 template <class Query, detail::KvSource Cache, class M = Options>

@@ -87,16 +87,17 @@ TEST(Memory, FlashIsLinear) {
   expect_linear("lambda", mask_mod([](auto p) { return (p.q + p.kv) % 3 != 0; }));
 }
 
-TEST(Memory, OneThreadNeedsOneTile) {
-  // One tile's queries, scores, output and a few rows of statistics: below 128 KiB at head_dim 64, whatever the length.
+TEST(Memory, OneThreadNeedsFourTiles) {
+  // The queries, output and a few rows of statistics of four tiles, and the scores of one: below 128 KiB at head_dim
+  // 64, whatever the length.
   const std::ptrdiff_t small = extra_bytes(512, causal(), serial()), large = extra_bytes(4096, causal(), serial());
   EXPECT_EQ(small, large);
   EXPECT_LT(large, 128 * 1024);
   RecordProperty("bytes", std::to_string(large));
-  // With more than 4096 keys (one stretch), the tile also holds the totals of its output.
+  // With more than 4096 keys (one stretch), each tile also holds the totals of its output, and their rest.
   const std::ptrdiff_t longer = extra_bytes(4160, causal(), serial());
   EXPECT_NEAR(static_cast<double>(longer), static_cast<double>(extra_bytes(16384, causal(), serial())), kRounding);
-  EXPECT_LT(longer, 128 * 1024);
+  EXPECT_LT(longer, 224 * 1024);
 }
 
 /// Returns the peak memory of the second of two equal calls. Used for keys and values with strides that kernels cannot
@@ -168,11 +169,12 @@ TEST(Memory, ASlidingWindowTouchesOnlyItsKeys) {
   munmap(memory, bytes);
 }
 
-TEST(Memory, AttentionAllocatesItsResultAndATile) {
+TEST(Memory, AttentionAllocatesItsResultAndFourTiles) {
   const Arrays a(4096);
   const auto taken = allocations_of([&] { attention(a.q, a.k, a.v, causal(), {.executor = serial()}); });
   const std::ptrdiff_t result = 4096 * (64 + 1) * static_cast<std::ptrdiff_t>(sizeof(float));
-  EXPECT_LT(taken.peak, result + 128 * 1024);
+  // Besides those of the tiles, the log-sum-exps have a second part, which is lost to rounding.
+  EXPECT_LT(taken.peak, result + 128 * 1024 + 4096 * static_cast<std::ptrdiff_t>(2 * sizeof(float)));
   EXPECT_LT(std::abs(taken.in_use), 1000);  // all released
 }
 
