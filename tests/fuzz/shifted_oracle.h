@@ -43,10 +43,11 @@ struct CallValues {
   }
 };
 
-/// A tensor's correct values, and the largest sum of the magnitudes of an element's terms.
+/// A tensor's correct values, the largest sum of the magnitudes of an element's terms, and, for gradients, the root of
+/// the largest sum of their squares.
 struct Part {
   std::vector<Wide> x;
-  Wide size = 0;
+  Wide size = 0, root = 0;
 };
 
 struct CorrectValues {
@@ -97,6 +98,7 @@ inline CorrectValues correct_values(const CallValues& g, bool backward) {
   zeros(r.sinks, g.heads), zeros(r.tangent, rows * g.v_dim);
   r.pairs.assign(r.weights.x.size(), 0), r.pair_sizes = r.pairs;
   Part key_sizes = r.key, value_sizes = r.value, sink_sizes = r.sinks;
+  Part key_squares = r.key, value_squares = r.value;
   std::vector<Wide> w(static_cast<std::size_t>(m)), slope(w), grad(w), grad_size(w), moves(w), move_size(w);
 
   for (Index b = 0; b < g.batch; ++b)
@@ -162,7 +164,7 @@ inline CorrectValues correct_values(const CallValues& g, bool backward) {
           moved += w[at(j)] * moves[at(j)], moved_size += w[at(j)] * move_size[at(j)];
         }
         r.sinks.x[at(h)] -= of_sink * delta, sink_sizes.x[at(h)] += of_sink * delta_size;
-        std::vector<Wide> query_sizes(at(g.head_dim), 0), tangent_sizes(at(g.v_dim), 0);
+        std::vector<Wide> query_sizes(at(g.head_dim), 0), query_squares = query_sizes, tangent_sizes(at(g.v_dim), 0);
         for (Index j = 0; j < m; ++j) {
           if (w[at(j)] == 0) continue;
           const std::size_t key = at((b * g.kv_heads + h / g.group()) * m + j);
@@ -172,14 +174,17 @@ inline CorrectValues correct_values(const CallValues& g, bool backward) {
           const Wide* const k = g.of_key(g.k, b, h, j, g.head_dim);
           for (Index c = 0; c < g.head_dim; ++c) {
             r.query.x[row * at(g.head_dim) + at(c)] += dx * k[c];
-            query_sizes[at(c)] += dx_size * std::abs(k[c]);
+            query_sizes[at(c)] += dx_size * std::abs(k[c]), query_squares[at(c)] += dx * k[c] * dx * k[c];
             r.key.x[key * at(g.head_dim) + at(c)] += dx * q[c];
             key_sizes.x[key * at(g.head_dim) + at(c)] += dx_size * std::abs(q[c]);
+            key_squares.x[key * at(g.head_dim) + at(c)] += dx * q[c] * dx * q[c];
           }
           const Wide* const v = g.of_key(g.v, b, h, j, g.v_dim);
           for (Index c = 0; c < g.v_dim; ++c) {
-            r.value.x[key * at(g.v_dim) + at(c)] += kept_weights[j] * grad_out[c];
-            value_sizes.x[key * at(g.v_dim) + at(c)] += std::abs(kept_weights[j] * grad_out[c]);
+            const Wide term = kept_weights[j] * grad_out[c];
+            r.value.x[key * at(g.v_dim) + at(c)] += term;
+            value_sizes.x[key * at(g.v_dim) + at(c)] += std::abs(term);
+            value_squares.x[key * at(g.v_dim) + at(c)] += term * term;
             if (g.to_q.empty()) continue;
             const Wide by_value = kept_weights[j] * g.of_key(g.to_v, b, h, j, g.v_dim)[c];
             r.tangent.x[row * at(g.v_dim) + at(c)] += kept_weights[j] * (moves[at(j)] - moved) * v[c] + by_value;
@@ -188,12 +193,14 @@ inline CorrectValues correct_values(const CallValues& g, bool backward) {
           }
         }
         for (const Wide size : query_sizes) r.query.size = std::max(r.query.size, size);
+        for (const Wide squares : query_squares) r.query.root = std::max(r.query.root, std::sqrt(squares));
         for (const Wide size : tangent_sizes) r.tangent.size = std::max(r.tangent.size, size);
       }
   const auto largest = [](const Part& p) { return p.x.empty() ? Wide(0) : *std::max_element(p.x.begin(), p.x.end()); };
   r.weights.size = largest(r.weights);
   r.key.size = largest(key_sizes), r.value.size = largest(value_sizes),
   r.sinks.size = 2 * largest(sink_sizes);  // there are few of them
+  r.key.root = std::sqrt(largest(key_squares)), r.value.root = std::sqrt(largest(value_squares));
   return r;
 }
 
