@@ -10,13 +10,22 @@
 // A row of each array is two register rows of 64 bytes. Keys are read in place, 16 rows of 64 bytes at a time; values
 // are transposed once for all tiles of queries that read them.
 //
-// At head_dim 64 with 64 keys, measured separately with everything in L1, the score product takes 1.5 times as long as
-// its multiplications alone, the value product 1.6 times, and the softmax 2.3 times as long as the multiplications of
-// one product. Tried without success: computing the next scores between the instructions of the softmax (no gain at
+// At head_dim 64 with 64 keys, measured separately with everything in L1 (Emerald Rapids), the score product takes 1.3
+// times as long as its multiplications alone (256 cycles), the value product 1.4 times, and the softmax 3.1 times as
+// long as the multiplications of one product. A call of 2048 keys takes 1.5 times as long as the three together: keys
+// and values come from L2. That is 23 % of the matrix unit's peak (31 % at head_dim 128).
+//
+// The softmax cannot be hidden behind the products. While any tile instruction is in flight, even a load, vectors of 64
+// bytes have one unit for multiply-adds instead of two: 32 of them take 32 cycles beside a tdpbf16ps, and 16 alone. Of
+// the softmax's operations, two thirds need that unit. Both products, issued in parts between the steps of the softmax,
+// took 1.15 times as long as all three in turn at head_dim 64, and 1.3 times at 128.
+//
+// Also tried without success: computing only the next scores between the instructions of the softmax (no gain at
 // head_dim 64, 5 % at 128, and the clock of the core falls by a sixth); tiles of 128 keys (worse than several of 64
 // whose weights wait for one value product); rounding weights with vcvtne2ps2bf16 (two cycles, more than an addition
-// and a permutation); prefetching keys into L1 half a step ahead (no gain at head_dim 128, although keys then come from
-// L2 and the score product takes 1.2 times as long as with keys in L1). The hardware prefetcher already fetches the
+// and a permutation); summing rounded weights with masks and shifts instead of vdpbf16ps, and merging them with vpshufb
+// (within 1 %); prefetching the next keys into L1, a few rows per step of the softmax (5 % in a loop without the rest
+// of the call) or all before the score product (1.25 times as long). The hardware prefetcher already fetches the
 // values, and prefetching them as well took 1.5 times as long.
 #pragma once
 
