@@ -52,7 +52,6 @@ struct AmxKernels {
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Rows<float> key, Index keys, Index head_dim) {
     const Index stride = 4 * key.stride, depth = padded(head_dim, kStep);
     const auto* row = reinterpret_cast<const std::byte*>(key.data);
-    if (depth == 2 * kStep) return score_depth_64(m, row, stride, keys);
     for (Index j = 0; j < keys; j += kStep, row += kStep * stride) {
       const std::byte* k = row;
       const float* q = m.query;
@@ -77,7 +76,6 @@ struct AmxKernels {
     const Index columns = padded(v_dim, kStep), steps = padded(keys, kStep) / kStep;
     const Index to_next = columns / kRows * kTileBytes;  // 32 keys
     if (update == OutUpdate::rescale_and_add) Bf16Softmax::rescale_out(m, columns);
-    if (steps == 2) return value_keys_64(m, v, columns, update);
     for (Index c = 0; c < columns; c += kStep, v += 2 * kTileBytes) {
       float* const out = m.out + c * kQueries;
       if (update == OutUpdate::overwrite)
@@ -126,52 +124,6 @@ struct AmxKernels {
     Tiles::store(tmm1, to + kLanes, kRowBytes);
     Tiles::store(tmm2, to + kRows * kQueries, kRowBytes);
     Tiles::store(tmm3, to + kRows * kQueries + kLanes, kRowBytes);
-  }
-
-  /// Loads whole queries of 64 dimensions, or all weights of 64 keys, into registers 4 to 7, where they stay.
-  static ATTN_INLINE void load_second(const float* from) {
-    Tiles::load(tmm4, from, kRowBytes);
-    Tiles::load(tmm5, from + kLanes, kRowBytes);
-    Tiles::load(tmm6, from + kRows * kQueries, kRowBytes);
-    Tiles::load(tmm7, from + kRows * kQueries + kLanes, kRowBytes);
-  }
-  static ATTN_INLINE void score_depth_64(const TileMemory<float>& m, const std::byte* key, Index stride, Index keys) {
-    load_second(m.query);
-    for (Index j = 0; j < padded(keys, kStep); j += kRows, key += kRows * stride) {
-      Tiles::zero(tmm0);
-      Tiles::load(tmm2, key, stride);
-      Tiles::multiply(tmm0, tmm2, tmm4);
-      Tiles::load(tmm3, key + AmxTiles::kBytes, stride);
-      Tiles::multiply(tmm0, tmm3, tmm6);
-      Tiles::zero(tmm1);
-      Tiles::multiply(tmm1, tmm2, tmm5);
-      Tiles::multiply(tmm1, tmm3, tmm7);
-      Tiles::store(tmm0, m.scores + j * kQueries, kRowBytes);
-      Tiles::store(tmm1, m.scores + j * kQueries + kLanes, kRowBytes);
-    }
-  }
-  static ATTN_INLINE void value_keys_64(const TileMemory<float>& m, const std::byte* v, Index columns,
-                                        OutUpdate update) {
-    load_second(m.weights);
-    const Index to_next = columns / kRows * kTileBytes;  // 32 keys
-    for (Index c = 0; c < columns; c += kRows, v += kTileBytes) {
-      float* const out = m.out + c * kQueries;
-      Tiles::load(tmm2, v, AmxTiles::kBytes);
-      if (update == OutUpdate::overwrite) {
-        Tiles::zero(tmm0);
-        Tiles::zero(tmm1);
-      } else {
-        Tiles::load(tmm0, out, kRowBytes);
-        Tiles::load(tmm1, out + kLanes, kRowBytes);
-      }
-      Tiles::load(tmm3, v + to_next, AmxTiles::kBytes);
-      Tiles::multiply(tmm0, tmm2, tmm4);
-      Tiles::multiply(tmm1, tmm2, tmm5);
-      Tiles::multiply(tmm0, tmm3, tmm6);
-      Tiles::multiply(tmm1, tmm3, tmm7);
-      Tiles::store(tmm0, out, kRowBytes);
-      Tiles::store(tmm1, out + kLanes, kRowBytes);
-    }
   }
 };
 
