@@ -45,7 +45,7 @@ void expect_naive(Index heads, Index kv_heads, Index kv_len, const M& mods, doub
   auto k = numbers<K>({2, kv_heads, kv_len, 40}, random), v = numbers<K>({2, kv_heads, kv_len, 24}, random);
   if (poisons) v(1, 0, kv_len - 2, 7) = static_cast<K>(std::numeric_limits<float>::quiet_NaN());
   const auto want = naive_attention(q, k, v, mods);
-  for (const Isa isa : instruction_sets()) {
+  for (const Isa isa : sets_for<K>()) {
     SCOPED_TRACE(std::string(to_string(isa)) + ", " + std::to_string(kv_len) + " keys");
     const auto got = attention(q, k, v, mods, {.executor = serial(), .isa = isa});
     EXPECT_LE(difference(got.out, want.out), error);
@@ -62,6 +62,32 @@ TEST(JoinedHeads, EqualTheNaivePath) {
     expect_naive<float, Eigen::bfloat16>(33, 1, kv_len, softcap(2.0), 2e-6);
   }
   expect_naive<Eigen::half, Eigen::half>(40, 1, 2500, causal(), 1e-3);
+}
+
+/// Tiles of 32 heads on the matrix unit, and heads that do not fill such tiles.
+TEST(JoinedHeads, MultiplyInBf16) {
+  using Eigen::bfloat16;
+  for (const Index kv_len : {1, 100, 2100}) {
+    expect_naive<bfloat16, bfloat16>(64, 1, kv_len, causal(), 5e-3);
+    expect_naive<bfloat16, bfloat16>(128, 2, kv_len, softcap(2.0), 5e-3);
+    expect_naive<bfloat16, bfloat16>(40, 1, kv_len, Mods<>(), 5e-3);
+  }
+  const auto drops = mask_mod([](const Position& p) { return p.kv % 100 != 98 && p.kv != 2998; });
+  expect_naive<bfloat16, bfloat16>(32, 1, 3000, drops, 5e-3, true);
+}
+
+/// Splits of the keys do not lose what the rounding of their weights adds to the sums: here, nearly all weights are
+/// e^-0.25, which bf16 rounds by 0.2 %.
+TEST(JoinedHeads, AverageValuesByRoundedWeights) {
+  using Eigen::bfloat16;
+  Tensor<bfloat16, 4> q({1, 64, 1, 32}), k({1, 1, 4096, 32}), v({1, 1, 4096, 32});
+  for (Index h = 0; h < 64; ++h) q(0, h, 0, 0) = bfloat16(1.0f);
+  std::fill_n(v.data(), v.size(), bfloat16(30.0f));
+  for (Index j = 0; j < 4096; ++j) k(0, 0, j, 0) = bfloat16(j % 64 == 0 ? 0.0f : -0.25f);
+  Tensor<float, 4> out({1, 64, 1, 32});
+  Tensor<float, 3> lse({1, 64, 1});
+  attention_into(out, lse, q, k, v, {.scale = 1});
+  for (Index i = 0; i < out.size(); ++i) EXPECT_NEAR(out.data()[i], 30, 1e-4f);
 }
 
 /// Mods see the head of each query, and keys that one head drops may be kept by another.

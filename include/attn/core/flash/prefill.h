@@ -284,8 +284,12 @@ class PrefillState {
     for (Index i = 0; i < width(); ++i) m_.sum[i] += m_.excess[i];
     store_out(full_precision(), m_, width(), pass_->tensors, queries);
   }
-  /// Stores the state after a split of the keys; see KvSplits.
+  /// Stores the state after a split of the keys; see KvSplits. Later, `out` is divided by sums without the excess; see
+  /// store_result().
   void store_partial(const KvSplits<T>& splits, Index split, std::byte* partials) const {
+    for (Index i = 0; i < width(); ++i)
+      for (Index c = 0; m_.excess[i] != T(0) && c < problem().v_dim; ++c)
+        m_.out[c * width() + i] *= m_.sum[i] / (m_.sum[i] + m_.excess[i]);
     splits.store_partial(m_, width(), split, partials);
   }
 
