@@ -389,6 +389,9 @@ class PrefillState {
 /// Plans what to prefetch while `queries` visit `keys`: the rows that are needed next and are not in the cache yet.
 /// `visited` are all keys that these queries visit, `following` the queries that come next, and `tiles` is the number
 /// of query tiles per head.
+///
+/// Without prefetches, 16 to 48 queries over 8192 to 32768 keys took 1.2 to 1.5 times as long (Emerald Rapids, AVX-512;
+/// with AVX2 1.07 to 1.14 times), and heads of 128 to 512 tokens, whose keys are in L2, 1.05 times.
 template <class T>
 PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryTile& queries,
                            const QueryTile& following, const Range& keys, const Range& visited) {

@@ -60,7 +60,7 @@ class KvRows : public DTypeView<const T> {
   KvRows(const DTypeView<const T>& tensor, const Pages& pages = {}, const TensorView<const float, 3>& scales = {})
       : DTypeView<const T>(tensor), pages_(pages), scales_(scales) {}
 
-  /// The same keys in the order of lists, or of lists for other batch elements if they are in pages.
+  /// The same keys in the order of `list`, whose entries are tokens of the tensor, or of the sequence in pages.
   KvRows listed(const RowList& list) const {
     KvRows rows = *this;
     rows.list_ = list;
