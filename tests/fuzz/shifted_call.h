@@ -282,8 +282,8 @@ class Call {
     if (may_round() && of == "lse") stored.absolute += 1.1e-4;
     if (may_round() && of == "out") stored.relative = std::max(stored.relative, kRounding<V>.relative);
     // Products round weights and gradients of scores, too. Where their terms cancel, the sum of the roundings is more
-    // than the rounding of the result: with up to 16 terms at most 4 times the root of the sum of their squares, and
-    // with more, whose roundings are independent, less than that in all but one of 10^9 results.
+    // than the rounding of the result. It is at most 4 roundings of the root of the sum of the terms' squares for up to
+    // 16 terms, and for more, with independent roundings, in all but one of 10^9 results.
     if (may_round() && of.substr(0, 5) == "grad_") {
       stored.absolute += static_cast<double>(4 * right.root) * stored.relative;
       stored.relative *= 2;

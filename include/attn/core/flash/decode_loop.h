@@ -124,7 +124,7 @@ class DecodeLoop {
         tensors_(pass.tensors),
         problem_(pass.problem()),
         key_tiles_(pass.tensors, far),
-        on_matrix_unit_(key_tiles_.suit_matrix_unit(pass.kernels)),
+        on_matrix_unit_(DecodeTiles<T>::suit_matrix_unit(pass)),
         dots_(key_tiles_.suit_dots(pass.kernels) ? pass.kernels.dots : nullptr),
         step_(on_matrix_unit_ ? kKeyTile : kLongStep),
         most_queries_(QueryBlocks<T>(problem_, tiles, kMostQueries).most_tiles()),

@@ -98,13 +98,13 @@ class DecodeTiles {
 
   /// Whether the matrix unit can be used for whole tiles of keys. It reads rows that fill whole registers, aligned or
   /// not. A query that does not share its keys would leave most of it idle.
-  bool suit_matrix_unit(const ChosenKernels<T>& kernels) const {
-    const Format& format = kernels.family.format;
+  static bool suit_matrix_unit(const PassContext<T>& pass) {
+    const Format& format = pass.kernels.family.format;
     const auto is_whole = [&](const KvRows<T>& t) {
       return t.dtype() == format.dtype && has_rows(t) && t.dim(3) % format.columns == 0;
     };
-    return kernels.on_matrix_unit() && problem_.heads > problem_.kv_heads && is_whole(tensors_.k) &&
-           is_whole(tensors_.v);
+    return pass.kernels.on_matrix_unit() && pass.problem().heads > pass.problem().kv_heads &&
+           is_whole(pass.tensors.k) && is_whole(pass.tensors.v);
   }
 
   /// Whether kernels that multiply integers can be used.

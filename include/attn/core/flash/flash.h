@@ -247,15 +247,15 @@ class PassTasks {
   /// queries prefetch them: over 2048 of 65536 keys of 64 floats, tiles took 0.75 times as long with 64 heads, over 576
   /// floats 0.55 times with 128 heads, but 1.5 times with 16 heads.
   ///
-  /// On the matrix unit, groups that fill tiles of 32 took 0.4 to 1.0 times as long over 512 to 32768 keys of 64 to 576
-  /// bf16, and groups of 16 0.8 to 1.4 times. (Tiles that are not full may be computed again in narrower ones, which
-  /// merge() does not expect.) With vectors of bf16, groups of 32 to 128 took 0.9 to 1.2 times as long.
+  /// On the matrix unit, groups that fill tiles of 32 took 0.3 to 1.0 times as long over 16 to 32768 keys of 64 to 576
+  /// bf16, and groups of 16 0.8 to 1.4 times. (Other groups would need a merge() that knows in which kernels' width a
+  /// tile was stored.) With vectors of bf16, groups of 32 to 128 took 0.9 to 1.2 times as long.
   Pass<T> joined(const Pass<T>& pass, const ChosenKernels<T>& kernels) {
     const Problem& problem = pass.tensors.problem;
     const Index group = problem.heads / std::max<Index>(problem.kv_heads, 1),
                 least_group = pass.tensors.k.is_gathered() ? 64 : 32;
-    const bool suits =
-        !kernels.in_bf16() || (kernels.on_matrix_unit() && group % kernels.family.by_vectors[0].queries == 0);
+    const bool suits = !kernels.in_bf16() || (DecodeTiles<T>::suit_matrix_unit({pass, kernels}) &&
+                                              group % kernels.family.by_vectors[0].queries == 0);
     const bool gains = group >= least_group && suits && !kernels.dots && !pass.resumes && !problem.sigmoid_bias;
     if (!(problem.row_invariant || gains) || !JoinedHeads<T>::can_join(pass)) return pass;
     joined_.emplace(pass);
