@@ -1,6 +1,6 @@
 // Gradients and weights where all keys or all values have a common part, which must not show in gradients, and where
 // scores are large, for one query as for many. The passes differ in their kernels there: see BackwardLoop::sum_rows(),
-// and TileMemory::excess for keys in parts, whose sums a backward pass does not know.
+// and TileState::excess for keys in parts, whose sums a backward pass does not know.
 #include <gtest/gtest.h>
 
 #include "attn/attn.h"

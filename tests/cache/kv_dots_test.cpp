@@ -54,7 +54,7 @@ class KvDots : public ::testing::TestWithParam<Isa> {
     for (Index r = 0; r < count; ++r)
       if (!kernels_->arrange_query(&queries[at(r * head_dim)], head_dim, &arranged[at(r * row)])) return {};
     detail::TileMemory<float> m{};
-    m.arranged = arranged.data();
+    m.arranged_query = arranged.data();
     m.scores = scores.data();
     m.row = detail::kKeyTile;
     detail::Prefetcher nothing;

@@ -42,7 +42,7 @@ TEST(TileMemory, PartsDoNotOverlap) {
                                     .out = 24,
                                     .packed_key = 20,
                                     .packed_value = 7,
-                                    .arranged = 32,
+                                    .arranged_value = 32,
                                     .weights = 24,
                                     .chunk = 4 * kKeyTile,
                                     .totals = totals};
@@ -55,10 +55,11 @@ TEST(TileMemory, PartsDoNotOverlap) {
       const auto first = layout.at(memory, 0);
       std::vector<Part> parts{{"scores", first.scores, kKeyTile * width},
                               {"weights", first.weights, rows * 24},
-                              {"arranged", first.arranged, rows * 32},
+                              {"arranged_value", first.arranged_value, rows * 32},
                               {"packed_key", first.packed_key, rows * 20},
                               {"packed_value", first.packed_value, rows * 7},
                               {"tile_max", first.tile_max, width},
+                              {"tile_sum", first.tile_sum, width},
                               {"rescale", first.rescale, width},
                               {"dropped", first.dropped, kKeyTile * 48}};
       for (Index i = 0; i < tiles; ++i) {

@@ -327,7 +327,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
     Array<const std::byte*, kRows> digits;
     Array<QueryHeader, kRows> header;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-      const float* const query = m.arranged + (first + std::min<Index>(r, count - 1)) * (head_dim + kHeader);
+      const float* const query = m.arranged_query + (first + std::min<Index>(r, count - 1)) * (head_dim + kHeader);
       std::memcpy(&header[r], query, sizeof(QueryHeader));
       digits[r] = reinterpret_cast<const std::byte*>(query + kHeader);
     }

@@ -57,8 +57,10 @@ class JvpLoop {
     return {problem_, tiles_, std::min(kMostTiles, tiles / (kBlocksPerWorker * workers))};
   }
 
-  /// Bytes of a worker's memory.
-  Index bytes(const QueryBlocks<T>& blocks) const { return layout(blocks).bytes(); }
+  /// Bytes of a worker's memory: that of the tiles, then the tangents of scores.
+  Index bytes(const QueryBlocks<T>& blocks) const {
+    return layout(blocks).bytes() + 3 * kKeyTile * tiles_.most_queries() * static_cast<Index>(sizeof(T));
+  }
 
   void run(const QueryBlocks<T>& blocks, Index block, std::byte* memory) const {
     const TileLayout<T> layout = this->layout(blocks);
@@ -67,6 +69,7 @@ class JvpLoop {
     for (Index i = 0; State & s : states) {
       s.queries = blocks.at(block, i);
       s.m = layout.at(memory, i);
+      s.tangents = reinterpret_cast<T*>(memory + layout.bytes());
       begin(s);
       ++i;
     }
@@ -89,6 +92,7 @@ class JvpLoop {
     QueryTile queries;
     Range visited;  ///< keys
     TileMemory<T> m;
+    T* tangents;       ///< (3, kKeyTile, queries): of the scores of a tile of keys; see add_keys()
     Index width;       ///< columns of queries
     Index added;       ///< tiles of keys in the current stretch
     bool has_totals;   ///< whether an earlier stretch has ended
@@ -106,8 +110,7 @@ class JvpLoop {
   T* tangent(const State& s) const { return s.m.out + columns_ * s.width; }
   T* sum(const State& s) const { return s.m.out + 2 * columns_ * s.width; }
 
-  /// Packed keys are followed by their tangents, and packed values by theirs. The memory of weights holds three tiles
-  /// of scores.
+  /// Packed keys are followed by their tangents, and packed values by theirs.
   TileLayout<T> layout(const QueryBlocks<T>& blocks) const {
     const Index queries = tiles_.most_queries();
     return TileLayout<T>({.queries = queries,
@@ -115,7 +118,6 @@ class JvpLoop {
                           .out = rows(),
                           .packed_key = 2 * problem_.head_dim,
                           .packed_value = 2 * problem_.v_dim,
-                          .weights = 3 * queries,
                           .totals = has_totals(problem_.kv_len)},
                          blocks.most_tiles());
   }
@@ -175,7 +177,7 @@ class JvpLoop {
     ++s.added;
     const KernelSet<T>& kernels = family_.set_for(s.queries.rows.size());
     const Index count = keys.range.size(), v_dim = problem_.v_dim;
-    T *const weights = s.m.scores, *const tangents = s.m.weights, *const others = tangents + kKeyTile * s.width,
+    T *const weights = s.m.scores, *const tangents = s.tangents, *const others = tangents + kKeyTile * s.width,
              *const slopes = call_.slopes ? others + kKeyTile * s.width : nullptr;
     const auto score = [&](T* to, T* query, Rows<T> key) {
       TileMemory<T> m = s.m;
@@ -205,7 +207,7 @@ class JvpLoop {
     const OutUpdate update = moved ? OutUpdate::rescale_and_add : OutUpdate::add;
     const auto value = [&](T* to, T* of, Rows<T> values, OutUpdate how) {
       TileMemory<T> m = s.m;
-      m.scores = of;
+      m.weights = of;
       m.out = to;
       if (select)
         family_.value_by_selection(m, s.width, values, count, v_dim, how);

@@ -86,7 +86,7 @@ struct AdditiveDecodeKernels {
   }
 };
 
-/// The kernels of kernel_family(), with additive scores. They read TileMemory::score_weight.
+/// The kernels of kernel_family(), with additive scores. They read StepMemory::score_weight.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 KernelFamily<T> additive_family(VectorSet vectors) {
   KernelFamily<T> family = kernel_family<T>(vectors);

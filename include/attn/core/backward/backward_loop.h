@@ -348,7 +348,7 @@ class BackwardLoop {
     drop(weights, kernels.queries, pairs);
     if (m.raw) call_.learned->learn(m.raw, m.grad_scores, kernels.queries, pairs, m.sums);
 
-    tile.scores = m.grad_scores;
+    tile.weights = m.grad_scores;
     tile.out = p.grad_query + key_part * plan_.grad_query_size();
     const OutUpdate update = std::exchange(p.added[key_part], 1) ? OutUpdate::add : OutUpdate::overwrite;
     if (other) add_other_gradients(p, keys, tile.out, update, kernels.queries, m);

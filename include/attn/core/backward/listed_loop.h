@@ -74,7 +74,7 @@ class ListedPlan {
   const LearnedSizes& learned() const { return learned_; }
   const KeyLists& lists() const { return lists_; }
   VectorSet vectors() const { return chosen_.vectors; }
-  const KernelFamily<T>& family() const { return chosen_.full_precision; }
+  const KernelFamily<T>& full_precision() const { return chosen_.full_precision; }
   const BackwardKernelSet<T>& kernels() const { return kernels_; }
 
   Index groups() const { return problem_.batch * problem_.kv_heads; }
@@ -177,7 +177,7 @@ class ListedLoop {
         plan_(plan),
         problem_(plan.problem()),
         lists_(plan.lists()),
-        family_(plan.family()),
+        family_(plan.full_precision()),
         scale_(static_cast<T>(problem_.scale)),
         kept_factor_(call.kept_factor()) {}
 

@@ -273,8 +273,8 @@ ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& optio
   };
   if (tensors.score) return without_products(tensors.score->family);
   if (problem.sigmoid_bias) return without_products(tensors.kernels.sigmoids(vectors_of(isa_of(options))));
-  // The bf16 kernels of a tile sum the weights of several tiles of keys before they round. Over how many tiles they sum
-  // depends on all rows of the tile, so results of a row would depend on other rows.
+  // The bf16 kernels of a tile sum the weights of several tiles of keys before they round. The number of these tiles
+  // depends on all rows of the tile of queries, so results of a row would depend on other rows.
   // The weights of bf16 kernels are rounded, and stored in pairs, before a mod could change them.
   if (problem.row_invariant || problem.changes_weights)
     return without_products(tensors.kernels.choose(options, Bf16Products::none).family);

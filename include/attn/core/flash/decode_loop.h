@@ -104,7 +104,7 @@ class DirectDecode {
   bool are_served_;
 };
 
-/// Processes blocks of single queries. The loop over keys is that of PrefillLoop, but keys and values are read in place
+/// Processes blocks of single queries. The recurrence is that of PrefillLoop, but keys and values are read in place
 /// where DecodeTiles allows it, regardless of their type.
 template <class T>
 class DecodeLoop {
@@ -170,13 +170,13 @@ class DecodeLoop {
     }
     const std::span active = states.all();
     const KvTile next = first_keys(blocks, following);
-    if (on_matrix_unit_) {
-      const KernelScope<T> in_use(pass_.kernels.family);
-      for (DecodeState<T>& state : active) state.use_matrix_unit();
-      visit_keys(active, next, false);
-    } else {
-      if (dots_)
-        for (DecodeState<T>& state : active) state.use(*dots_);
+    {
+      const KernelScope<T> in_use(on_matrix_unit_ ? pass_.kernels.family : pass_.kernels.full_precision);
+      for (DecodeState<T>& state : active)
+        if (on_matrix_unit_)
+          state.use_matrix_unit();
+        else if (dots_)
+          state.use(*dots_);
       visit_keys(active, next, false);
     }
     for (Index block = now.blocks.begin; DecodeState<T> & state : active) {

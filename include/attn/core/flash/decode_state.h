@@ -35,7 +35,7 @@ class DecodeState {
         rows_(rows),
         m_(m),
         most_(most),
-        whole_(&family().decode),
+        tile_kernels_(&full_precision().decode),
         kept_factor_(pass.kept_factor()) {
     if (pass.tensors.score) m_.score_weight = m_.query + most_ * problem().head_dim;
     for (Index r = 0; Row & row : rows_) begin(row, keys, is_first, r++);
@@ -50,23 +50,24 @@ class DecodeState {
   /// The first query; all queries of the block read the same keys.
   const QueryTile& any_query() const { return rows_.front().queries; }
 
-  /// Uses the matrix unit for whole tiles of keys from now on. Its kernels read the queries, which are neighbouring
-  /// heads, in a different format and unscaled.
+  /// Uses the matrix unit for whole tiles of keys from now on. Its kernels read the queries, those of
+  /// neighbouring heads, in a different format and unscaled.
   void use_matrix_unit() {
     const KernelFamily<T>& matrix = pass_->kernels.family;
     const CallTensors<T>& tensors = pass_->tensors;
     const Index count = size(), dim = problem().head_dim, width = matrix.by_vectors[0].queries;
-    whole_ = &matrix.decode;
+    tile_kernels_ = &matrix.decode;
     RowsToRead heads = tensors.query(any_query());
     heads.stride = tensors.q.stride(1) * problem().head_step();
     // After the 16 rows of head_dim elements of the queries themselves: 16 arranged, 16 rotated and 8 packed rows.
-    m_.arranged = m_.query + most_ * dim;
-    T* packed = m_.arranged + width * matrix.format.row(dim);
+    m_.arranged_query = m_.query + most_ * dim;
+    T* packed = m_.arranged_query + width * matrix.format.row(dim);
     if (tensors.rotation) {
-      heads = rotated_rows(family(), heads, count, dim, *tensors.rotation, tensors.token(any_query()), 0, packed);
+      heads =
+          rotated_rows(full_precision(), heads, count, dim, *tensors.rotation, tensors.token(any_query()), 0, packed);
       packed += count * dim;
     }
-    matrix.load_columns(m_.arranged, width, rows_of(matrix, heads, count, dim, 1, packed), count,
+    matrix.load_columns(m_.arranged_query, width, rows_of(matrix, heads, count, dim, 1, packed), count,
                         matrix.format.row(dim), T(1));
     m_.scale = static_cast<T>(problem().scale);
   }
@@ -74,10 +75,10 @@ class DecodeState {
   /// Multiplies values as integers from now on, and keys too if all queries can be converted to integers.
   void use(const DotKernels<T>& dots) {
     const Index dim = problem().head_dim;
-    m_.arranged = m_.query + most_ * dim;  // after the queries themselves
+    m_.arranged_query = m_.query + most_ * dim;  // after the queries themselves
     value_dots_ = score_dots_ = &dots;
     for (Index r = 0; r < size(); ++r)
-      if (!dots.arrange_query(m_.query + r * dim, dim, m_.arranged + r * (dim + dots.query_header)))
+      if (!dots.arrange_query(m_.query + r * dim, dim, m_.arranged_query + r * (dim + dots.query_header)))
         score_dots_ = nullptr;
   }
 
@@ -107,13 +108,14 @@ class DecodeState {
   /// Ends the recurrence after all keys.
   void finish() {
     if (has_totals_) end_stretch();
-    family().finish(m_, size(), problem().v_dim, has_totals_);
-    family().multiply(m_.out, m_.out, size() * problem().v_dim, kept_factor_);
+    full_precision().finish(m_, size(), problem().v_dim, has_totals_);
+    full_precision().multiply(m_.out, m_.out, size() * problem().v_dim, kept_factor_);
   }
 
   bool must_compute_again(Index r) const {
-    return detail::must_compute_again(pass_->kernels, whole_ != &family().decode, rows_[at(r)].dropped_any, m_.sum + r,
-                                      1, m_.out + r * problem().v_dim, problem().v_dim);
+    return detail::must_compute_again(pass_->kernels, tile_kernels_ != &full_precision().decode,
+                                      rows_[at(r)].dropped_any, m_.sum + r, 1, m_.out + r * problem().v_dim,
+                                      problem().v_dim);
   }
   /// Row r as a separate block in the same memory, restarted over `keys` in full precision.
   DecodeState restarted(Index r, const Range& keys, bool is_first) {
@@ -122,7 +124,7 @@ class DecodeState {
 
  private:
   const Problem& problem() const { return pass_->problem(); }
-  const KernelFamily<T>& family() const { return pass_->kernels.full_precision; }
+  const KernelFamily<T>& full_precision() const { return pass_->kernels.full_precision; }
   Index size() const { return static_cast<Index>(rows_.size()); }
   static std::size_t at(Index r) { return static_cast<std::size_t>(r); }
 
@@ -148,8 +150,8 @@ class DecodeState {
     else
       pass_->begin_later(1, m);
     if (is_first && pass_->resumes && *m.sum != T(0)) {
-      family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
-      family().multiply(m.out, m.out, v_dim, *m.sum * static_cast<T>(inverse_of(kept_factor_)));
+      full_precision().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
+      full_precision().multiply(m.out, m.out, v_dim, *m.sum * static_cast<T>(inverse_of(kept_factor_)));
     } else {
       std::fill_n(m.out, v_dim, T(0));
     }
@@ -175,7 +177,7 @@ class DecodeState {
               first_of(next),
               ceil_div(keys.end - first.keys.end, kKeyTile) + 1,
               by_selection,
-              keys.size() == kKeyTile ? *whole_ : family().decode,
+              keys.size() == kKeyTile ? *tile_kernels_ : full_precision().decode,
               {}};
     if (added_ + step.tiles > kStretch) end_stretch();
     added_ += step.tiles;
@@ -241,10 +243,10 @@ class DecodeState {
   template <class Multiply>
   void for_each_piece(TileRows now, TileRows after, T* packed, Step& step, const Multiply& multiply) {
     const Index count = now.tile->keys.size();
-    const bool in_runs =
-        whole_ == &family().decode && !value_dots_ && !step.by_selection && tiles_->reads_runs(*now.of, size());
+    const bool in_runs = tile_kernels_ == &full_precision().decode && !value_dots_ && !step.by_selection &&
+                         tiles_->reads_runs(*now.of, size());
     if (step.tiles > 1) tiles_->fetch(step.fetching, now, after, in_runs);
-    if (!in_runs) return multiply(tiles_->rows(family(), now, after, packed, step.fetching), count);
+    if (!in_runs) return multiply(tiles_->rows(full_precision(), now, after, packed, step.fetching), count);
     T* const scores = m_.scores;
     tiles_->for_each_run(now, [&](const RowsToRead& rows, const Range& run) {
       m_.scores = scores + run.begin;
@@ -283,7 +285,7 @@ class DecodeState {
 
   /// Adds the output to the totals, and clears it.
   void end_stretch() {
-    family().end_stretch(m_, size(), problem().v_dim, OutLayout::by_query, !std::exchange(has_totals_, true));
+    full_precision().end_stretch(m_, size(), problem().v_dim, OutLayout::by_query, !std::exchange(has_totals_, true));
     std::fill_n(m_.out, size() * problem().v_dim, T(0));
     added_ = 0;
   }
@@ -294,7 +296,7 @@ class DecodeState {
   TileMemory<T> m_;
   Index most_;  ///< queries that the memory has space for
   Range visited_;
-  const DecodeKernelSet<T>* whole_;            ///< the kernels for whole tiles of keys
+  const DecodeKernelSet<T>* tile_kernels_;     ///< the kernels for whole tiles of keys
   const DotKernels<T>* score_dots_ = nullptr;  ///< null: keys are multiplied as floats
   const DotKernels<T>* value_dots_ = nullptr;
   T kept_factor_;            ///< factor that the output must still be multiplied by; see PassContext

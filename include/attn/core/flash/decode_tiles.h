@@ -40,7 +40,8 @@ class DecodeTiles {
   TileRows values_of(KvTile&&) const = delete;
 
   /// first() returns the first tile of a range, and next() the tile after `tile`; they return steps of `keys` keys if
-  /// `keys` is given. If keys are paged, all but the first begin at multiples of their length.
+  /// `keys` is given. If keys are paged, as those of all caches are, all but the first begin at multiples of their
+  /// length.
   Range first(const Range& all, Index keys = kKeyTile) const {
     const Index begin = tensors_.k.is_paged() ? all.begin / keys * keys : all.begin;
     return {all.begin, std::min(begin + keys, all.end)};

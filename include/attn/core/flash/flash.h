@@ -199,10 +199,11 @@ class PassTasks {
                               : typename DecodeLoop<T>::Task{next_range, divide(next, partition.splits).remainder},
                          memory, partials);
       } else {
-        typename PrefillLoop<T>::Part part{};
-        if (partition.splits > 1) part = {&*tile_splits_, split, partials + block * bytes_of_tiles(partition.blocks)};
-        prefill_loop_.run(partition.blocks, block, partition.blocks.at(more ? block + 1 : next_range.begin, 0), part,
-                          memory);
+        typename PrefillLoop<T>::Split of_tiles{};
+        if (partition.splits > 1)
+          of_tiles = {&*tile_splits_, split, partials + block * bytes_of_tiles(partition.blocks)};
+        prefill_loop_.run(partition.blocks, block, partition.blocks.at(more ? block + 1 : next_range.begin, 0),
+                          of_tiles, memory);
       }
     }
   }

@@ -32,7 +32,7 @@ class KvSplits {
   Index bytes() const { return count_ * split_bytes_ + rows_ * kMostSplits * static_cast<Index>(sizeof(T)); }
 
   /// Stores the state of the recurrence after a split in the memory of its block.
-  void store_partial(const TileMemory<T>& m, Index rows, Index split, std::byte* of_block) const {
+  void store_partial(const TileState<T>& m, Index rows, Index split, std::byte* of_block) const {
     const TileMemory<T> to = at(of_block, split);
     std::copy_n(m.max, rows, to.max);
     std::copy_n(m.sum, rows, to.sum);

@@ -82,11 +82,11 @@ struct PassContext : Pass<T> {
 
   /// Initialises maximum and sum of `count` queries to their values before the first key, or after the earlier passes.
   /// The columns from `count` to `width` repeat the last query.
-  void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
+  void begin(const QueryTile& queries, Index count, Index width, const TileState<T>& m) const {
     const auto sink = SoftmaxState<T>::of(sink_score(queries.head));
-    const bool resumes_from_lse = resumes && !problem().sigmoid_bias;
+    const bool from_lse = resumes_from_lse();
     for (Index i = 0; i < width; ++i) {
-      const SoftmaxState<T> state = resumes_from_lse ? state_of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
+      const SoftmaxState<T> state = from_lse ? state_of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
       m.max[i] = state.max;
       m.sum[i] = state.sum;
       m.sum_rest[i] = 0;
@@ -100,7 +100,7 @@ struct PassContext : Pass<T> {
   }
   /// Whether each stretch of keys begins with an empty state and is then merged into a result, which may be that of an
   /// earlier call. Results then do not depend on how stretches are divided into calls. A sink counts as the result of
-  /// an earlier call. bf16 kernels keep sinks and earlier results apart in this way as well: TileMemory::excess must
+  /// an earlier call. bf16 kernels keep sinks and earlier results apart in this way as well: TileState::excess must
   /// only be that of a sum over the keys.
   bool merges_stretches() const {
     if (!problem().row_invariant && !kernels.in_bf16()) return false;
@@ -109,7 +109,7 @@ struct PassContext : Pass<T> {
     return merges;
   }
   /// Like begin(), for a stretch that will be merged, or for a split after the first: without sinks and earlier passes.
-  void begin_later(Index width, const TileMemory<T>& m) const {
+  void begin_later(Index width, const TileState<T>& m) const {
     const auto none = problem().sigmoid_bias ? SoftmaxState<T>{sink_score(0), 0} : SoftmaxState<T>{};
     std::fill_n(m.max, width, none.max);
     std::fill_n(m.sum, width, none.sum);
@@ -130,7 +130,7 @@ struct PassContext : Pass<T> {
   }
 
   /// Stores out / sum, or 0 if no key was kept, and the log-sum-exp of a single query, row `r` of `m`.
-  void store_result(const QueryTile& query, Index r, const TileMemory<T>& m) const {
+  void store_result(const QueryTile& query, Index r, const TileState<T>& m) const {
     T* const out = m.out + r * problem().v_dim;
     const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
     const RowsToWrite result = tensors.output(query);
@@ -145,12 +145,11 @@ struct PassContext : Pass<T> {
 
   /// Loads the result of the earlier passes as totals; see merges_stretches(). Without earlier passes, the sink is the
   /// result. m.out must have the output of the earlier passes, which may be garbage for queries that kept no key.
-  void load_totals(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
+  void load_totals(const QueryTile& queries, Index count, Index width, const TileState<T>& m) const {
     const Totals<T>& totals = m.totals;
-    for (Index i = 0; i < width; ++i) {
-      totals.max[i] = problem().sigmoid_bias ? T(0) : sink_score(queries.head);
-      totals.out_rest[i] = 0;
-      if (!resumes || problem().sigmoid_bias) continue;
+    std::fill_n(totals.max, width, problem().sigmoid_bias ? T(0) : sink_score(queries.head));
+    std::fill_n(totals.out_rest, width, T(0));
+    for (Index i = 0; resumes_from_lse() && i < width; ++i) {
       const T& lse = tensors.lse_of(queries, std::min(i, count - 1));
       totals.max[i] = lse;
       totals.out_rest[i] = tensors.lse_rests.of(&lse);
@@ -189,6 +188,8 @@ struct PassContext : Pass<T> {
     return rows.dtype == DType::native && rows.column == 1;
   }
 
+  /// Whether the log-sum-exps of earlier keys are part of the state. Sigmoids have none.
+  bool resumes_from_lse() const { return resumes && !problem().sigmoid_bias; }
   SoftmaxState<T> state_of(const T& lse) const { return SoftmaxState<T>::of(lse, tensors.lse_rests.of(&lse)); }
 
   /// The score that adds to the denominator without a value: the sink of a head, or its counterpart for a sigmoid (see

@@ -102,8 +102,8 @@ class PrefillTiles {
                           m.packed_key + tile.first * format.row(problem_.head_dim));
     tile.value = kv_rows_of(family, tensors_.v, batch, kv_head, tile.keys, 1,
                             m.packed_value + tile.first * format.row(problem_.v_dim));
-    tile.value =
-        family.arrange_values(tile.value, count, problem_.v_dim, m.arranged + tile.first * format.row(problem_.v_dim));
+    tile.value = family.arrange_values(tile.value, count, problem_.v_dim,
+                                       m.arranged_value + tile.first * format.row(problem_.v_dim));
     tile.loaded = true;
   }
 
@@ -120,7 +120,7 @@ class PrefillTiles {
                           .out = padded(problem_.v_dim, format.out),
                           .packed_key = packs_keys ? row : 0,
                           .packed_value = packs(format, tensors_.v) ? value_row : 0,
-                          .arranged = format.arranges_values ? value_row : 0,
+                          .arranged_value = format.arranges_values ? value_row : 0,
                           .weights = format.defers_value_product ? queries / format.per_number() : 0,
                           .chunk = has_queries ? whole : keys,
                           .totals = merges_stretches_ || spans_stretches_,
@@ -229,7 +229,7 @@ class PrefillState {
     if (changes_weights) pass_->change_weights(m, width(), queries, tile.keys);
     if (kept_factor_ != T(1) && !sums_only_)
       pass_->drop_weights(m.weights, order_of_weights(), width(), queries, tile.keys);
-    if (moved) multiply(ahead);  // pending weights are relative to the old maximum
+    if (moved) multiply(ahead);  // pending weights, if any (in bf16), are relative to the old maximum
     if (moved && update_ == OutUpdate::add) update_ = OutUpdate::rescale_and_add;
     if (select) {
       family_->value_by_selection(m, width(), tile.value, count, v_dim, update_);
@@ -284,8 +284,8 @@ class PrefillState {
     for (Index i = 0; i < width(); ++i) m_.sum[i] += m_.excess[i];
     store_out(full_precision(), m_, width(), pass_->tensors, queries);
   }
-  /// Stores the state after a split of the keys; see KvSplits. Later, `out` is divided by sums without the excess; see
-  /// store_result().
+  /// Stores the state after a split of the keys; see KvSplits. `out` is scaled by sum / (sum + excess), because merge()
+  /// divides it by sums without the excess.
   void store_partial(const KvSplits<T>& splits, Index split, std::byte* partials) const {
     for (Index i = 0; i < width(); ++i)
       for (Index c = 0; m_.excess[i] != T(0) && c < problem().v_dim; ++c)
@@ -457,21 +457,21 @@ class PrefillLoop {
     return std::max(layout(kernels.family, tiles).bytes(), layout(kernels.full_precision, 1).bytes());
   }
 
-  /// The keys of one split, and where its results are stored; without splits, all keys. Passes with splits do not
-  /// resume, and have no sinks, sigmoids or weight mods.
-  struct Part {
-    const KvSplits<T>* splits;  ///< null: there is one
-    Index split;
+  /// One split of the keys, and where its results are stored. Passes with several splits do not resume, and have no
+  /// sinks, sigmoids or weight mods.
+  struct Split {
+    const KvSplits<T>* splits;  ///< null: there is one, with all keys
+    Index number;
     std::byte* partials;  ///< of the block, those of one tile after another
   };
 
-  /// Computes a block, or its part. `following` are queries of the block that likely comes next.
-  void run(const QueryBlocks<T>& blocks, Index block, const QueryTile& following, const Part& part,
+  /// Computes a block over the keys of a split. `following` are queries of the block that likely comes next.
+  void run(const QueryBlocks<T>& blocks, Index block, const QueryTile& following, const Split& split,
            std::byte* memory) const {
-    const Range keys = part.splits ? part.splits->keys(part.split) : Range{0, pass_.problem().kv_len};
+    const Range keys = split.splits ? split.splits->keys(split.number) : Range{0, pass_.problem().kv_len};
     const auto store = [&](const PrefillState<T>& tile, Index i) {
-      if (part.splits)
-        tile.store_partial(*part.splits, part.split, part.partials + i * part.splits->bytes());
+      if (split.splits)
+        tile.store_partial(*split.splits, split.number, split.partials + i * split.splits->bytes());
       else
         tile.store_result();
     };
@@ -540,9 +540,9 @@ class PrefillLoop {
     sweep(tiles, following, by_selection);
   }
 
-  /// All tiles of queries visit a chunk of keys before the next chunk is loaded. Tiles of keys that are read in place
-  /// begin where those of a tile of queries begin, so such tiles of queries visit chunks together only if all of them
-  /// see the same first key.
+  /// All tiles of queries visit a chunk of keys before the next chunk is loaded. If keys are read in place, their tiles
+  /// begin at the first key that the queries see; so tiles of queries then share chunks only if they see the same first
+  /// key.
   void sweep(std::span<PrefillState<T>> tiles, const QueryTile& following, bool by_selection) const {
     const KernelFamily<T>& family = tiles.front().family();
     const Index first = tiles.front().visited.begin;
@@ -554,15 +554,15 @@ class PrefillLoop {
     }
     key_tiles_.for_each_chunk(family, hull_of_visited(tiles), [&](std::span<KvTile> chunk) {
       for (PrefillState<T>& tile : tiles) {
-        for (KvTile& keys : chunk) {
-          const Range shown = PrefillTiles<T>::shown(family, keys.keys, tile.visited);
+        for (KvTile& kv : chunk) {
+          const Range shown = PrefillTiles<T>::shown(family, kv.keys, tile.visited);
           const Coverage coverage = pass_.coverage(tile.queries, tile.visited, shown);
           if (coverage == Coverage::none) {
             tile.multiply(kNoPlan);
             continue;
           }
-          if (!keys.loaded) key_tiles_.load(family, tile.queries, tile.memory(), keys);
-          const KvTile part = PrefillTiles<T>::part_of(keys, shown);
+          if (!kv.loaded) key_tiles_.load(family, tile.queries, tile.memory(), kv);
+          const KvTile part = PrefillTiles<T>::part_of(kv, shown);
           if (family.format.fetches)
             tile.add_keys(part, coverage, by_selection, to_fetch(tile, shown, following));
           else

@@ -101,15 +101,15 @@ struct TileSizes {
   Index queries;
   Index query;  ///< per query, like `out`
   Index out;
-  Index packed_key = 0;    ///< per row of a chunk; 0 if all are read in place
-  Index packed_value = 0;  ///< per row of a chunk; 0 if all are read in place
-  Index arranged = 0;      ///< per row of a chunk; 0 if nothing is arranged
-  Index weights = 0;       ///< per row of a chunk; 0 if they overwrite the scores
-  Index chunk = kKeyTile;  ///< rows in a chunk of keys
-  Index keys = kKeyTile;   ///< keys that the scores have space for
-  Index value_sums = 0;    ///< per query, like `out`; 0 if values are not read in runs
-  bool totals = false;     ///< whether there may be more than one stretch
-  bool whole_sum = false;  ///< whether weight mods need the sum over all keys
+  Index packed_key = 0;      ///< per row of a chunk; 0 if all are read in place
+  Index packed_value = 0;    ///< per row of a chunk; 0 if all are read in place
+  Index arranged_value = 0;  ///< per row of a chunk; 0 if nothing is arranged
+  Index weights = 0;         ///< per row of a chunk; 0 if they overwrite the scores
+  Index chunk = kKeyTile;    ///< rows in a chunk of keys
+  Index keys = kKeyTile;     ///< keys that the scores have space for
+  Index value_sums = 0;      ///< per query, like `out`; 0 if values are not read in runs
+  bool totals = false;       ///< whether there may be more than one stretch
+  bool whole_sum = false;    ///< whether weight mods need the sum over all keys
 };
 
 /// Lays out the memory of a worker that processes `tiles` tiles of queries in turn. Its size is linear in head_dim +
@@ -136,11 +136,12 @@ class TileLayout {
     m.scores = arena.take(sizes_.keys * queries);
     m.row = sizes_.keys;
     m.weights = sizes_.weights == 0 ? m.scores : arena.take(sizes_.chunk * sizes_.weights);
-    m.arranged = arena.take(sizes_.chunk * sizes_.arranged);
+    m.arranged_value = arena.take(sizes_.chunk * sizes_.arranged_value);
     m.packed_key = arena.take(sizes_.chunk * sizes_.packed_key);
     m.packed_value = arena.take(sizes_.chunk * sizes_.packed_value);
     m.value_sums = arena.take(sizes_.value_sums * queries);
     m.tile_max = arena.take(queries);
+    m.tile_sum = arena.take(queries);
     m.rescale = arena.take(queries);
     Index own = 0;  // size of each tile's own part
     for (Index i = 0; i <= tile; ++i) {

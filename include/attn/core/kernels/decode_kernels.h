@@ -219,19 +219,19 @@ struct DecodeKernels {
     constexpr Index kMostSums = std::min<Index>(4096, kMostOnStack / static_cast<Index>(sizeof(T)));
     Array<T, kMostSums> sums;
     const bool is_whole = m.run.is_whole();
-    Index piece = keys_in_l1(v_dim);
-    if (rows == 1) piece *= 2;
-    if (!is_whole || rows * v_dim > kMostSums) piece = keys;
-    for (Index j = 0; j < keys; j += piece) {
-      const Part part = {j,
-                         std::min(j + piece, keys),
-                         {m.run.is_first && j == 0, m.run.is_last && j + piece >= keys},
-                         is_whole ? sums : m.value_sums};
+    Index size = keys_in_l1(v_dim);
+    if (rows == 1) size *= 2;
+    if (!is_whole || rows * v_dim > kMostSums) size = keys;
+    for (Index j = 0; j < keys; j += size) {
+      const Piece piece = {j,
+                           std::min(j + size, keys),
+                           {m.run.is_first && j == 0, m.run.is_last && j + size >= keys},
+                           is_whole ? sums : m.value_sums};
       if (rows == 1) {
-        value_rows<1>(m, 1, 0, part, value, v_dim, fetching);
+        value_rows<1>(m, 1, 0, piece, value, v_dim, fetching);
       } else {
         for (Index r = 0; r < rows; r += kQueriesAtATime)
-          value_rows<kQueriesAtATime>(m, rows, r, part, value, v_dim, fetching);
+          value_rows<kQueriesAtATime>(m, rows, r, piece, value, v_dim, fetching);
       }
     }
   }
@@ -249,7 +249,7 @@ struct DecodeKernels {
   /// element was looked up for each loaded vector. Of part of a block, only its share of the traffic is meant.
   static ATTN_INLINE constexpr Index bytes(Index count) { return count * size_of_block<T>(kStored) / kBlock; }
 
-  /// Whether the rows belong to a column-major matrix. DecodeTiles passes no other rows with gaps between elements.
+  /// Whether the rows belong to a column-major matrix. DecodeTiles copies all other rows with gaps between elements.
   static ATTN_INLINE bool is_column_major(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
 
   static ATTN_INLINE Index groups(Index rows) { return ceil_div(rows, kQueriesAtATime); }
@@ -427,7 +427,7 @@ struct DecodeKernels {
   }
 
   /// Some of the keys of a call, and the sums over the keys before them.
-  struct Part {
+  struct Piece {
     Index begin, end;
     ValueRun run;
     T* sums;
@@ -435,12 +435,12 @@ struct DecodeKernels {
 
   /// Multiplies the weights of R rows from `first` on, or of the remaining rows if fewer, by all columns of values.
   template <int R>
-  static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index rows, Index first, const Part& part,
+  static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index rows, Index first, const Piece& piece,
                                      const RowsToRead& value, Index v_dim, Prefetcher& fetching) {
     Index c = 0;
     const auto add = [&]<int kVectors>() __attribute__((always_inline)) {
       for (; c + kVectors * kLanes <= v_dim; c += kVectors * kLanes)
-        value_columns<R, kVectors>(m, rows, first, part, value, c, v_dim, fetching);
+        value_columns<R, kVectors>(m, rows, first, piece, value, c, v_dim, fetching);
     };
     if constexpr (R == 1) {
       add.template operator()<8>();
@@ -449,7 +449,7 @@ struct DecodeKernels {
     } else {
       add.template operator()<kRowVectors>();
     }
-    for (; c < v_dim; c += kLanes) value_columns<R, 1>(m, rows, first, part, value, c, v_dim, fetching);
+    for (; c < v_dim; c += kLanes) value_columns<R, 1>(m, rows, first, piece, value, c, v_dim, fetching);
   }
 
   /// Like value_rows(), for kVectors vectors of columns from `c` on. If kVectors is 1, the vector may be the last of a
@@ -462,7 +462,7 @@ struct DecodeKernels {
   /// addresses then advance by a power of two. Four keys were no better, and one key took 1.1 times as long with values
   /// in L1.
   template <int R, int kVectors>
-  static ATTN_INLINE void value_columns(const TileMemory<T>& m, Index rows, Index first, const Part& part,
+  static ATTN_INLINE void value_columns(const TileMemory<T>& m, Index rows, Index first, const Piece& piece,
                                         const RowsToRead& value, Index c, Index v_dim, Prefetcher& fetching) {
     constexpr int kKeys = R * kVectors >= 8 || R > 1 ? 1 : 3;
     const Index count = std::min<Index>(R, rows - first), stride = bytes(value.stride);
@@ -471,17 +471,17 @@ struct DecodeKernels {
     Array<const T*, R> weights;
     ATTN_UNROLL for (int r = 0; r < R; ++r) weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
     Array<Array<Array<V, kVectors>, R>, kKeys> sum = {};
-    if (!part.run.is_first) {
+    if (!piece.run.is_first) {
       ATTN_UNROLL for (int r = 0; r < R; ++r) {
-        const T* const from = part.sums + (first + r) * v_dim + c;
+        const T* const from = piece.sums + (first + r) * v_dim + c;
         if (r < count) {
           ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[0][r][v] = load_columns(from + v * kLanes, rest);
         }
       }
     }
-    // Of the first vector, counted from `row`, which begins with a block.
+    // `row` points to a block, and `column` is the first vector's column relative to it.
     const Index column = kVectors * kLanes % kBlock == 0 ? 0 : c;
-    const std::byte* row = value.data + part.begin * stride + (rest > 0 ? 0 : bytes(c - column));
+    const std::byte* row = value.data + piece.begin * stride + (rest > 0 ? 0 : bytes(c - column));
     const auto add = [&](Array<V, kVectors> * to, Index j) __attribute__((always_inline)) {
       Array<V, kVectors> x;
       if (rest > 0)
@@ -497,23 +497,23 @@ struct DecodeKernels {
       }
       row += stride;
     };
-    Index j = part.begin;
-    ATTN_NO_UNROLL for (; j + kKeys <= part.end; j += kKeys) {
+    Index j = piece.begin;
+    ATTN_NO_UNROLL for (; j + kKeys <= piece.end; j += kKeys) {
       if (R == 1 && fetches) [[unlikely]]
         fetching.template step<bytes(kKeys * kVectors * kLanes)>();
       ATTN_UNROLL for (int k = 0; k < kKeys; ++k) add(sum[k], j + k);
     }
     if constexpr (kKeys > 1) {
-      ATTN_NO_UNROLL for (; j < part.end; ++j) add(sum[0], j);
+      ATTN_NO_UNROLL for (; j < piece.end; ++j) add(sum[0], j);
     }
     ATTN_UNROLL for (int r = 0; r < R; ++r) {
       if (r < count) {
-        T* const to = (part.run.is_last ? m.out : part.sums) + (first + r) * v_dim + c;
+        T* const to = (piece.run.is_last ? m.out : piece.sums) + (first + r) * v_dim + c;
         const T rescale = m.rescale[first + r];  // read once: the compiler cannot know that `to` is elsewhere
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
           V all = sum[0][r][v];
           ATTN_UNROLL for (int k = 1; k < kKeys; ++k) all += sum[k][r][v];
-          if (part.run.is_last) all += load_columns(to + v * kLanes, rest) * rescale;
+          if (piece.run.is_last) all += load_columns(to + v * kLanes, rest) * rescale;
           store_columns(to + v * kLanes, rest, all);
         }
       }

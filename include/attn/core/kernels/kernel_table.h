@@ -52,7 +52,7 @@ struct DotKernels {
   /// Converts a query to integers. Returns false if it has elements that are not finite, or if the largest magnitude is
   /// neither 0 nor in 2^-100 .. 2^100.
   bool (*arrange_query)(const T* query, Index head_dim, T* to);
-  /// Reads queries from TileMemory::arranged, as arrange_query() stores them.
+  /// Reads the queries that arrange_query() has stored in arranged_query.
   void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
   /// Returns false and does nothing if weights cannot be converted to integers; see arrange_query().
   bool (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
@@ -84,10 +84,10 @@ struct KernelFamily {
   DecodeKernelSet<T> decode;
   KernelSet<T> by_vectors[kMaxVectors];
   void (*load_columns)(T* to, Index queries, Rows<T>, Index rows, Index dim, T factor);
-  void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
+  void (*store_out)(const TileState<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
   /// For column-major rows, whose columns are `column` apart.
   void (*copy_columns)(T* to, Index queries, const T* from, Index column, Index rows, Index dim, T factor);
-  void (*store_columns)(const TileMemory<T>&, Index queries, T* to, Index column, Index rows, Index v_dim);
+  void (*store_columns)(const TileState<T>&, Index queries, T* to, Index column, Index rows, Index v_dim);
   void (*pack_rows)(const RowsToRead&, Index rows, Index columns, T* to);
   void (*unpack_rows)(const T* from, Index rows, Index columns, const RowsToWrite&);
   void (*multiply)(T* to, const T* from, Index count, T factor);
@@ -97,8 +97,8 @@ struct KernelFamily {
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
   void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim, OutUpdate);
   void (*end_stretch)(const TileMemory<T>&, Index queries, Index v_dim, OutLayout, bool is_first);
-  void (*merge_stretch)(const TileMemory<T>&, Index queries, Index v_dim, bool adds_up);
-  void (*finish)(const TileMemory<T>&, Index queries, Index v_dim, bool has_totals);
+  void (*merge_stretch)(const TileState<T>&, Index queries, Index v_dim, bool adds_up);
+  void (*finish)(const TileState<T>&, Index queries, Index v_dim, bool has_totals);
 
   // Only kernels for bf16 set these; the defaults do nothing.
   void (*begin)() = nothing;  ///< before a thread's first kernel on the matrix unit
@@ -134,7 +134,7 @@ struct OtherScore {
   using AddGradients = void (*)(const ScoreGradientTile<T>&, Index queries, Index keys, Index head_dim);
 
   KernelFamily<T> family;      ///< whose kernels compute the score
-  const T* weight;             ///< of the first head, (head_dim); kernels read it from TileMemory::score_weight
+  const T* weight;             ///< of the first head, (head_dim); kernels read it from StepMemory::score_weight
   Index stride;                ///< to the weights of the next head; 0: heads share them
   AddGradients add_gradients;  ///< null in forward passes
 

@@ -71,7 +71,7 @@ struct MaskedKernels {
         T sum = 0;
         for (Index j = 0; j < keys; ++j)
           if (!m.dropped[j * queries + i])
-            sum = V::multiply_add_one(m.scores[j * queries + i], value.data[j * value.stride + c], sum);
+            sum = V::multiply_add_one(m.weights[j * queries + i], value.data[j * value.stride + c], sum);
         if (update != OutUpdate::overwrite)
           sum = update == OutUpdate::add ? sum + out[i] : V::multiply_add_one(out[i], m.rescale[i], sum);
         out[i] = sum;

@@ -42,7 +42,7 @@ struct ColumnKernels {
   }
 
   /// Stores rows = out / sum, or 0 if no key was kept.
-  static ATTN_INLINE void store_columns(const TileMemory<T>& m, Index queries, T* to, Index column, Index rows,
+  static ATTN_INLINE void store_columns(const TileState<T>& m, Index queries, T* to, Index column, Index rows,
                                         Index v_dim) {
     if (rows >= kLanes) {
       for (Index q = 0; q < rows; q += kLanes) store_vectors(m, queries, to, column, std::min(q, rows - kLanes), v_dim);
@@ -110,7 +110,7 @@ struct ColumnKernels {
 
  private:
   /// Stores the output of kLanes queries from `q` on.
-  static ATTN_INLINE void store_vectors(const TileMemory<T>& m, Index queries, T* to, Index column, Index q,
+  static ATTN_INLINE void store_vectors(const TileState<T>& m, Index queries, T* to, Index column, Index q,
                                         Index v_dim) {
     const V sum = V::load(m.sum + q), inverse = select(sum == V{}, V{}, T(1) / sum);
     for (Index c = 0; c < v_dim; ++c) (V::load(m.out + c * queries + q) * inverse).store(to + q + c * column);
@@ -156,7 +156,7 @@ struct PackingKernels {
   }
 
   /// Stores rows = out / sum, transposed back, or 0 if no key was kept.
-  static ATTN_INLINE void store_out(const TileMemory<T>& m, Index queries, T* to, Index stride, Index rows,
+  static ATTN_INLINE void store_out(const TileState<T>& m, Index queries, T* to, Index stride, Index rows,
                                     Index v_dim) {
     const Index whole_dim = v_dim / kLanes * kLanes,
                 whole = rows % kLanes == 1 ? rows - 1 : std::min(queries / kLanes * kLanes, padded(rows, kLanes));

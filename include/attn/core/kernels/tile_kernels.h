@@ -85,9 +85,8 @@ struct TileKernels {
         }
       }
     }
-    // Sums sixteen weights at a time, then those sums over a tile (in the memory of its maxima), then the sums of all
-    // tiles.
-    T *const scores = m.scores, *const tile_sum = m.tile_max;
+    // Sums sixteen weights at a time, then those sums over a tile, then the sums of all tiles.
+    T *const scores = m.scores, *const tile_sum = m.tile_sum;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) V{}.store(tile_sum + v * kLanes);
     // Meanwhile, values are prefetched into L1 if they fit.
     const Index fetched = kPrefetches && keys * v_dim <= kMostFetched ? v_dim : 0;
@@ -203,7 +202,7 @@ struct TileKernels {
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Rows<T> value, Index keys, T* out, OutUpdate update,
                                       Lines lines, const Offset& offset) {
     Array<Array<V, kVectors>, kRows> sum = {};
-    const T *weights = m.scores, *row = value.data;
+    const T *weights = m.weights, *row = value.data;
     for (Index j = 0; j < keys; ++j, weights += kQueries, row += value.stride) {
       lines.fetch_one();
       Array<V, kVectors> w;

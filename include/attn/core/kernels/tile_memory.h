@@ -40,7 +40,7 @@ constexpr Index kStretch = 64;
 template <class T>
 struct Totals {
   T* max;       ///< (queries)
-  T* out;       ///< as TileMemory::out
+  T* out;       ///< as TileState::out
   T* out_rest;  ///< as `out`
 };
 
@@ -51,11 +51,9 @@ struct ValueRun {
   bool is_whole() const { return is_first && is_last; }
 };
 
-/// The working memory of one tile of queries, as the kernels for tiles use it. The kernels for single queries store
-/// queries as rows (see DecodeKernels); those for bf16 store pairs of bf16 in some members (see Bf16Packing). The first
-/// eight members belong to the tile; tiles that are processed in turn share the others.
+/// The queries of a tile, and their state in the recurrence over the keys.
 template <class T>
-struct TileMemory {
+struct TileState {
   T* query;     ///< (head_dim, queries), scaled unless `scale` is not 1
   T* out;       ///< (v_dim, queries), not yet divided by the sum
   T* max;       ///< (queries): the maximum of each query's scores so far
@@ -63,23 +61,35 @@ struct TileMemory {
   T* sum_rest;  ///< (queries): the part of `sum` lost to rounding; with it, errors do not grow with the number of keys
   T* excess;    ///< (queries): what rounding weights to bf16 has added to their sum; `sum` is that of unrounded weights
   Totals<T> totals;
-  T* whole_sum;     ///< (queries): with weight mods, the sum over all keys, which a first sweep has computed
-  T* scores;        ///< (keys, queries)
-  Index row;        ///< single queries: distance from the scores of one query to those of the next
-  T* tile_max;      ///< (queries): the maximum of the scores of the current tile of keys
-  T* rescale;       ///< (queries): e^(old max - new max)
-  T* weights;       ///< (keys, queries): the same as `scores`, or separate for several tiles of keys
-  T* packed_key;    ///< (keys, head_dim), where the caller's rows cannot be read in place
-  T* packed_value;  ///< (keys, v_dim), where the caller's rows cannot be read in place
-  T* arranged;      ///< (keys, v_dim) in the order that kernels need, if other than rows
-  bool* dropped;    ///< (keys, queries), only used next to values that are not finite, and by weight mods
-  T scale;          ///< factor that the scores must still be multiplied by
-  /// Single queries over values in several runs: the sums so far, (queries, v_dim), and the current run.
-  T* value_sums;
-  ValueRun run;
-  /// Weights of additive scores: (head_dim) for a tile, (queries, head_dim) for single queries.
-  const T* score_weight;
+  T* whole_sum;  ///< (queries): with weight mods, the sum over all keys, which a first sweep has computed
 };
+
+/// What a step of the recurrence reads and computes. Tiles of queries that are processed in turn share it.
+template <class T>
+struct StepMemory {
+  T* scores;          ///< (keys, queries)
+  T* weights;         ///< (keys, queries): in place of the scores; in bf16, separate and for several tiles of keys
+  T* tile_max;        ///< (queries): the maximum of the scores of the current tile of keys
+  T* tile_sum;        ///< (queries): the sum of its weights
+  T* rescale;         ///< (queries): e^(old max - new max)
+  T* packed_key;      ///< (keys, head_dim), where the caller's rows cannot be read in place; at first of the queries
+  T* packed_value;    ///< (keys, v_dim), where the caller's rows cannot be read in place
+  T* arranged_value;  ///< (keys, v_dim) in the order that kernels need, if other than rows
+  bool* dropped;      ///< (keys, queries), only used next to values that are not finite, and by weight mods
+  T scale;            ///< factor that the scores must still be multiplied by
+  const T* score_weight;  ///< weights of additive scores: (head_dim) for a tile, (queries, head_dim) for single queries
+
+  // Only for single queries:
+  Index row;          ///< distance from the scores of one query to those of the next
+  T* arranged_query;  ///< the queries once more, as the matrix unit or products of integers read them
+  T* value_sums;      ///< (queries, v_dim): the sums so far over values in several runs
+  ValueRun run;       ///< the current one of these
+};
+
+/// The working memory of one tile of queries, as the kernels for tiles use it. The kernels for single queries store
+/// rows (see DecodeKernels), and those for bf16 pairs of bf16 in some members (see Bf16Packing).
+template <class T>
+struct TileMemory : TileState<T>, StepMemory<T> {};
 
 /// Rows of contiguous elements, as kernels read them: in the caller's memory, or packed.
 template <class T>

@@ -42,29 +42,24 @@ struct TotalKernels {
   /// merge_rows() does with results of calls. Queries for which the stretch keeps no key keep their totals, so that
   /// results do not depend on the keys that other queries see. If `adds_up`, weights are not normalised, and outputs
   /// are added.
-  static ATTN_INLINE void merge_stretch(const TileMemory<T>& m, Index queries, Index v_dim, bool adds_up) {
-    T* const weight_before = m.rescale;
-    T* const weight = m.tile_max;
-    for (Index i = 0; i < queries; ++i) {
-      weight_before[i] = weight[i] = T(1);
-      if (!adds_up) merge_state(m, i, weight_before[i], weight[i]);
-    }
-    for (Index c = 0; c < v_dim; ++c) {
-      T* const total = m.totals.out + c * queries;
-      const T* const out = m.out + c * queries;
-      Index i = 0;
-      for (; i + kLanes <= queries; i += kLanes)
-        merged(V::load(weight_before + i), V::load(total + i), V::load(weight + i), V::load(out + i)).store(total + i);
-      for (; i < queries; ++i)
-        total[i] = merged(V::broadcast(weight_before[i]), V::broadcast(total[i]), V::broadcast(weight[i]),
-                          V::broadcast(out[i]))
-                       .first();
+  static ATTN_INLINE void merge_stretch(const TileState<T>& m, Index queries, Index v_dim, bool adds_up) {
+    for (Index first = 0; first < queries; first += kLanes) {  // a tile has whole vectors of queries
+      Array<T, kLanes> weight_before, weight;
+      for (Index i = 0; i < kLanes; ++i) {
+        weight_before[i] = weight[i] = T(1);
+        if (!adds_up) merge_state(m, first + i, weight_before[i], weight[i]);
+      }
+      const V before = V::load(weight_before), now = V::load(weight);
+      for (Index c = 0; c < v_dim; ++c) {
+        T* const total = m.totals.out + c * queries + first;
+        merged(before, V::load(total), now, V::load(m.out + c * queries + first)).store(total);
+      }
     }
   }
 
   /// Adds to each sum its part lost to rounding. If there are totals, which must include the last stretch by now,
   /// stores them as the output.
-  static ATTN_INLINE void finish(const TileMemory<T>& m, Index queries, Index v_dim, bool has_totals) {
+  static ATTN_INLINE void finish(const TileState<T>& m, Index queries, Index v_dim, bool has_totals) {
     add_rests(m.sum, m.sum, m.sum_rest, queries);
     if (has_totals) add_rests(m.out, m.totals.out, m.totals.out_rest, queries * v_dim);
   }
@@ -77,7 +72,7 @@ struct TotalKernels {
     return select(b == V{}, x, select(a == V{}, part, both));
   }
   /// Merges the state of a query after a stretch into its total, and sets the weights of the two outputs.
-  static ATTN_INLINE void merge_state(const TileMemory<T>& m, Index i, T& weight_before, T& weight) {
+  static ATTN_INLINE void merge_state(const TileState<T>& m, Index i, T& weight_before, T& weight) {
     using State = SoftmaxState<T>;
     T& lse = m.totals.max[i];
     T& rest = m.totals.out_rest[i];

@@ -21,15 +21,15 @@ template <class Tiles>
 struct AmxDecodeKernels {
   static constexpr Index kMost = AmxTiles::kRows;
 
-  /// scores = scale * keys * query. Queries are read as load_columns() stores them in m.arranged: (head_dim / 2, 32)
-  /// pairs, of which the first 16 columns are used. There must be exactly kKeyTile keys, and head_dim must be a
+  /// scores = scale * keys * query. Queries are read as load_columns() stores them in m.arranged_query: (head_dim / 2,
+  /// 32) pairs, of which the first 16 columns are used. There must be exactly kKeyTile keys, and head_dim must be a
   /// multiple of 32.
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Index rows, const RowsToRead& key, Index,
                                        Index head_dim, Prefetcher& fetching) {
     alignas(64) Array<float, kKeyTile * kMost> products;  // (keys, queries)
     const Index stride = 2 * key.stride;
     const std::byte* k = key.data;
-    const float* q = m.arranged;
+    const float* q = m.arranged_query;
     // Half of the lines of the keys are prefetched between these products.
     Tiles::zero(tmm0);
     Tiles::zero(tmm1);
@@ -64,7 +64,7 @@ struct AmxDecodeKernels {
   }
 
   /// out = rescale * out + weights * values, the weights rounded to bf16. Unlike in tiles of queries, their sum after
-  /// rounding is not used (TileMemory::excess), so `out` is wrong by up to 2^-9 of what all values have in common. Not
+  /// rounding is not used (TileState::excess), so `out` is wrong by up to 2^-9 of what all values have in common. Not
   /// tried: multiplying the products of each row and tile by the ratio of the two sums, which takes two sums over
   /// lanes. There must be exactly kKeyTile values, and v_dim must be a multiple of 32.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Index rows, const RowsToRead& value, Index,
