@@ -65,10 +65,10 @@ struct ScoreTile {
   const Tile& tile;
   T* slopes = nullptr;  ///< laid out as `scores`; null if no derivatives are wanted
 
-  /// Returns the scores of `block`, which is a part of the tile.
-  ScoreTile part(const Tile& block) const {
-    const Index offset = (block.kv.begin - tile.kv.begin) * stride + (block.q.begin - tile.q.begin);
-    return {scores + offset, stride, block, slopes == nullptr ? nullptr : slopes + offset};
+  /// Returns the scores of `subtile`.
+  ScoreTile part(const Tile& subtile) const {
+    const Index offset = (subtile.kv.begin - tile.kv.begin) * stride + (subtile.q.begin - tile.q.begin);
+    return {scores + offset, stride, subtile, slopes == nullptr ? nullptr : slopes + offset};
   }
 };
 
@@ -95,7 +95,7 @@ struct ModLoops {
     constexpr Index kWide = std::max<Index>(kBytes / static_cast<Index>(sizeof(Index)), 1);
     const Index whole = t.q.size() / kWide * kWide;
     for (Index kv = t.kv.begin; kv < t.kv.end;) {
-      const Index first = kv, end = std::min(kv + kBlockKeys, t.kv.end);
+      const Index first = kv, end = std::min(kv + kSubtileKeys, t.kv.end);
       Array<Index, kWide> counts = {};
       for (; kv < end; ++kv) {
         for (Index i = 0; i < whole; i += kWide) {
@@ -115,20 +115,20 @@ struct ModLoops {
     return kept ? Coverage::all : Coverage::none;
   }
 
-  /// Applies the mods block by block, because most blocks of a masked tile are entirely kept or entirely dropped.
+  /// Applies the mods subtile by subtile, because most subtiles of a masked tile are entirely kept or dropped.
   static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t, bool masked) {
     for (Range kv{t.tile.kv.begin, 0}; kv.begin < t.tile.kv.end; kv.begin = kv.end) {
-      kv.end = std::min(kv.begin + kBlockKeys, t.tile.kv.end);
+      kv.end = std::min(kv.begin + kSubtileKeys, t.tile.kv.end);
       for (Range q{t.tile.q.begin, 0}; q.begin < t.tile.q.end; q.begin = q.end) {
         q.end = std::min(q.begin + kLanes, t.tile.q.end);
-        const Tile block{t.tile.batch, t.tile.head, q, kv};
-        const Coverage coverage = masked ? mods.coverage(block) : Coverage::all;
+        const Tile subtile{t.tile.batch, t.tile.head, q, kv};
+        const Coverage coverage = masked ? mods.coverage(subtile) : Coverage::all;
         if (coverage == Coverage::some)
-          pairs_of_block<true>(mods, t.part(block));
+          pairs_of_subtile<true>(mods, t.part(subtile));
         else if (coverage == Coverage::none)
-          drop_block(t.part(block));
+          drop_subtile(t.part(subtile));
         else if constexpr (Mods::kHasScores)
-          pairs_of_block<false>(mods, t.part(block));
+          pairs_of_subtile<false>(mods, t.part(subtile));
       }
     }
   }
@@ -142,17 +142,17 @@ struct ModLoops {
   }
 
  private:
-  /// A block has as many keys as an AVX-512 vector has floats, so that a diagonal crosses few blocks. Words of masks
+  /// A subtile has as many keys as an AVX-512 vector has floats, so that a diagonal crosses few of them. Words of masks
   /// have as many bits.
-  static constexpr Index kBlockKeys = 16;
+  static constexpr Index kSubtileKeys = 16;
 
   template <bool kMasked>
-  static ATTN_INLINE void pairs_of_block(const Mods& mods, const ScoreTile<T>& t) {
+  static ATTN_INLINE void pairs_of_subtile(const Mods& mods, const ScoreTile<T>& t) {
     Position p{t.tile.batch, t.tile.head, t.tile.q.begin, 0};
     T *row = t.scores, *slopes = t.slopes;
     const Index step = kSlopes ? t.stride : 0;
     if constexpr (kMasked && Mods::kHasWords)
-      if (t.tile.q.size() == kLanes) return words_of_block(mods, t);
+      if (t.tile.q.size() == kLanes) return words_of_subtile(mods, t);
     if (t.tile.q.size() == kLanes) {
       for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
         pairs<kMasked, kLanes>(mods, row, slopes, p);
@@ -195,8 +195,8 @@ struct ModLoops {
     }
   }
 
-  /// pairs_of_block() for masks that evaluate 16 keys at once.
-  static ATTN_INLINE void words_of_block(const Mods& mods, const ScoreTile<T>& t) {
+  /// pairs_of_subtile() for masks that evaluate 16 keys at once.
+  static ATTN_INLINE void words_of_subtile(const Mods& mods, const ScoreTile<T>& t) {
     using Int = typename V::Int;
     Position p{t.tile.batch, t.tile.head, t.tile.q.begin, t.tile.kv.begin};
     Array<Int, kLanes> words;
@@ -212,7 +212,7 @@ struct ModLoops {
     }
   }
 
-  static ATTN_INLINE void drop_block(const ScoreTile<T>& t) {
+  static ATTN_INLINE void drop_subtile(const ScoreTile<T>& t) {
     for (Index j = 0; j < t.tile.kv.size(); ++j)
       std::fill_n(t.scores + j * t.stride, t.tile.q.size(), -std::numeric_limits<T>::infinity());
   }
