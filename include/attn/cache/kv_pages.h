@@ -53,8 +53,8 @@ struct CacheFormat {
   static constexpr bool kScaled = false;
 };
 
-/// The format of a type of fewer than 16 bits, whose constructor converts. A block that is filled in part repeats the
-/// last element, which changes neither its scale nor its zero point.
+/// The format of a type of fewer than 16 bits; T's constructor converts floats. A block that is filled in part repeats
+/// the last element, which changes neither its scale nor its zero point.
 template <class T, DType kType>
 struct SmallFormat {
   using Computed = float;

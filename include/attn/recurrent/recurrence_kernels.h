@@ -189,9 +189,9 @@ struct RecurrenceKernels {
     for (; c < w.columns; c += kLanes) substitute_in<1>(w, u, a, beta, rows, transposed, c);
   }
 
-  /// A rule that reads the state passes over it twice. Narrower columns, with which a head would stay in L1 in between,
-  /// took 1.1 to 1.3 times as long (Zen 4, 128 x 128 floats), and prefetching the next head's state meanwhile took 1.1
-  /// times as long in L2 and 0.9 to 1.1 times from memory.
+  /// A rule that reads the state makes two passes over it. Narrower columns, with which a head would stay in L1 in
+  /// between, took 1.1 to 1.3 times as long (Zen 4, 128 x 128 floats), and prefetching the next head's state meanwhile
+  /// took 1.1 times as long in L2 and 0.9 to 1.1 times from memory.
   static ATTN_INLINE void step(const StateStep<T>& s) {
     constexpr int kVectors = kRegisters >= 32 ? 8 : 4;
     T of_key = 0, of_written = 0;  // products with the query

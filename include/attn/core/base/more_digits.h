@@ -61,8 +61,8 @@ class MoreDigits {
   }
 
  private:
-  /// Needs no data_.exchange(), which would lock the bus, because no other thread may use an object that is assigned to
-  /// or moved.
+  /// No other thread may use an object that is being assigned to or moved, so this needs no data_.exchange(), which
+  /// would lock the bus.
   void swap(MoreDigits& other) noexcept {
     std::swap(size_, other.size_);
     N* const own = data_.load(std::memory_order_relaxed);

@@ -44,8 +44,8 @@ struct BackwardKernels {
   using V = Vec<T, Bytes>;
   static constexpr int kLanes = V::kLanes;
 
-  /// Keys and vectors of features whose sums add_rows keeps in registers: 16 or 8 sums, beside the four or two vectors
-  /// that each step loads.
+  /// add_rows() keeps the sums of this many keys and vectors of features in registers: 16 or 8 sums, beside the four or
+  /// two vectors that each step loads.
   static constexpr int kKeys = 4;
   static constexpr int kMaxColumns = kRegisters >= 32 ? 4 : 2;
 

@@ -46,7 +46,7 @@ auto keep_ranges(RangeOf range_of) {
   return mask_mod(
       [range_of](const Position& p) {
         const Range kept = range_of(p);
-        return bool((kept.begin <= p.kv) & (p.kv < kept.end));  // && kept loops scalar: 13 % more for documents of 5
+        return bool((kept.begin <= p.kv) & (p.kv < kept.end));  // with &&, a loop is not vectorised: 13 % slower
       },
       [of_first, of_last](const Tile& t) {
         const Range first = of_first(t), last = of_last(t);

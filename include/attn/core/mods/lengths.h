@@ -34,8 +34,8 @@ inline bool fits_keys(Index held, const Problem& problem) {
   if (!problem.has_part_of_keys) return held == problem.kv_len;
   return problem.kv_len == 0 || (problem.kv_offset >= 0 && held >= problem.keys().end);
 }
-/// Returns the note that follows the number of keys, problem.keys().end, in error messages if the call has only part of
-/// them.
+/// For error messages: the note after the number of keys, problem.keys().end. Empty unless the call has only part of
+/// the keys.
 inline const char* note_of_part(const Problem& problem) {
   return !problem.has_part_of_keys ? ""
          : problem.kv_offset < 0   ? "; positions start at 0, but kv_offset is negative"

@@ -114,7 +114,7 @@ struct Bf16BackwardKernels {
 struct Bf16VectorPanels {
   static constexpr Index kKeys = Bf16VectorKernels::kRows;  ///< processed at a time
 
-  /// Offset of half of the pairs of two rows in a panel.
+  /// Offset, in bytes, of half number `half` of the pairs of two rows, pair number `pair` of a panel.
   static constexpr Index at(Index pair, Index half) { return (2 * pair + half) * Bf16Instructions::kBytes; }
 
   /// sums (keys, row) += rounded (keys, 32) * panel (32, 32). `rounded` has zeros after the last key, in whole kKeys.
