@@ -87,8 +87,9 @@ void read_back(const CachePlan& plan, const Tokens& tokens, const Number& number
     }
 }
 
-/// Attends to sequences: `cache` is a cache or a batch of sequences, `all` contains their keys and values.
-template <class Q, class Cache>
+/// Attends to sequences: `cache` is a cache or a batch of sequences, `all` contains their keys and values. kListed: to
+/// listed keys of them.
+template <class Q, bool kListed = false, class Cache>
 void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<Sequence<double>> all) {
   Random& r = c.random;
   const Index batch = static_cast<Index>(all.size());
@@ -182,8 +183,12 @@ void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<S
       at += s.lens.q_len;
     }
   };
-  if (r.percent(30)) return call(attn::Mods<>(), {});
-  with_all_mods(c, sizes, call);
+  if constexpr (kListed) {
+    with_listed_mods(c, sizes, call);
+  } else {
+    if (r.percent(30)) return call(attn::Mods<>(), {});
+    with_all_mods(c, sizes, call);
+  }
 }
 
 }  // namespace fuzz

@@ -7,7 +7,7 @@ namespace fuzz {
 CachePlan random_cache(Case& c) {
   Random& r = c.random;
   CachePlan plan{r.of<Index>({1, 1, 2, 3}), 0, r.features(), 0, std::nullopt};
-  plan.heads = plan.kv_heads * r.of<Index>({1, 1, 2, 4, 8});
+  plan.heads = plan.kv_heads * (r.percent(5) ? r.of<Index>({32, 64}) : r.of<Index>({1, 1, 2, 4, 8}));
   plan.v_dim = r.percent(60) ? plan.head_dim : r.features();
   if (plan.head_dim > 1 && r.percent(40)) {
     attn::RopeConfig config;

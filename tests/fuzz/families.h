@@ -17,6 +17,8 @@ void merges(Case&);
 void caches(Case&);
 void paged_caches(Case&);
 void pages(Case&);
+void listed_keys(Case&);
+void listed_pages(Case&);
 void multi_head(Case&);
 void recurrences(Case&);
 void additive(Case&);
@@ -40,6 +42,8 @@ constexpr Family kFamilies[] = {
     {"caches", 7, caches},
     {"paged", 7, paged_caches},
     {"pages", 3, pages},
+    {"listed_keys", 5, listed_keys},
+    {"listed_pages", 4, listed_pages},
     {"layers", 3, multi_head},
     {"recurrences", 8, recurrences},
     {"additive", 3, additive},

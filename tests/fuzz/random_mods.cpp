@@ -58,6 +58,31 @@ OtherRow random_other(Case& c, const Sizes& s) {
   return c.random.pick(attn::test::random_rows(setting_of(c, s), &ErasedRows::others));
 }
 
+ListedRow random_lists(Case& c, const Sizes& s) {
+  Random& r = c.random;
+  const attn::test::Setting setting = setting_of(c, s);
+  Index q_len = s.batch() > 0 ? s.each[0].q_len : 1;
+  for (const Lens& l : s.each) q_len = l.q_len == q_len ? q_len : 1;
+  const Index batch = r.percent(50) ? 1 : s.batch(), heads = r.of<Index>({1, s.kv_heads, s.heads}),
+              rows = r.percent(60) ? q_len : 1, longest = setting.longest(),
+              columns = r.from(0, std::min<Index>(r.percent(80) ? longest / 5 + 1 : longest, 200));
+  const bool has_runs = r.percent(30);
+  Index drawn = 0, next = 0;
+  const auto draw = [&] {
+    const Index b = drawn++ / (heads * rows * columns),
+                keys = batch == 1 ? setting.sizes.kv_len : s.each[static_cast<std::size_t>(b)].kv_len;
+    next = has_runs && next + 1 < keys && r.percent(90) ? next + 1 : r.from(-1, keys - 1);
+    return next;
+  };
+  const attn::test::Held<Index> t(setting, {batch, heads, rows, columns}, draw, batch == 1);
+  const Index group = s.heads / heads;
+  return {"select" + t.text(), attn::select(t.view()), {[t, group](const Pair& p) {
+            for (Index i = 0; i < t.dim(3); ++i)
+              if (t(p.batch, p.head / group, p.row, i) == p.kv) return true;
+            return false;
+          }}};
+}
+
 MaskRow random_mask(Case& c, const Sizes& s, int depth) {
   const Index kind = depth > 0 ? c.random.from(0, 99) : 0;
   if (kind < 70) return c.random.pick(attn::test::random_rows(setting_of(c, s), &ErasedRows::masks));

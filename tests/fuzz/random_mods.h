@@ -30,6 +30,7 @@ using MaskRow = attn::test::Row<AnyMask>;
 using ScoreRow = attn::test::Row<AnyScore>;
 using OtherRow = decltype(attn::test::ErasedRows::others)::value_type;
 using GroupedRow = decltype(attn::test::ErasedRows::grouped)::value_type;
+using ListedRow = attn::test::Row<decltype(attn::select(TensorView<const Index, 4>()))>;
 
 /// A mask from the table, or any_of(), all_of() or not_() of such masks, nested up to `depth` deep.
 MaskRow random_mask(Case& c, const Sizes& s, int depth = 2);
@@ -38,6 +39,8 @@ ScoreRow random_score(Case& c, const Sizes& s);
 GroupedRow random_grouped(Case& c, const Sizes& s);
 /// Sinks or dropout.
 OtherRow random_other(Case& c, const Sizes& s);
+/// select() with its own type, so that keys are gathered; batch elements, heads and queries may share lists.
+ListedRow random_lists(Case& c, const Sizes& s);
 
 /// Calls make() with two masks, two score mods, and sinks or dropout.
 template <class Make>
@@ -58,6 +61,19 @@ void with_grouped_mods(Case& c, const Sizes& s, const Make& make) {
   const OtherRow other = random_other(c, s);
   make(checked(score.mod) | grouped.mod | checked<true>(mask.mod) | other.mod,
        Meanings{meaning_of(score), meaning_of(grouped), meaning_of(mask), meaning_of(other)});
+}
+
+/// Calls make() with listed keys and a mask, half of the time also with a score mod, and sinks or dropout.
+template <class Make>
+void with_listed_mods(Case& c, const Sizes& s, const Make& make) {
+  const ListedRow lists = random_lists(c, s);
+  const MaskRow mask = random_mask(c, s, 1);
+  if (c.random.percent(50))
+    return make(lists.mod | checked<false>(mask.mod), Meanings{meaning_of(lists), meaning_of(mask)});
+  const ScoreRow score = random_score(c, s);
+  const OtherRow other = random_other(c, s);
+  make(checked(score.mod) | lists.mod | checked<true>(mask.mod) | other.mod,
+       Meanings{meaning_of(score), meaning_of(lists), meaning_of(mask), meaning_of(other)});
 }
 
 /// Calls make(mods, meanings) once, with a call's masks and score mods in order, in one of a few types.

@@ -11,7 +11,8 @@ Sizes random_sizes(Case& c, double most) {
   Index group = r.of<Index>({1, 1, 1, 2, 3, 4, 8}), batch = r.of<Index>({1, 1, 2, 2, 3});
   Lens l{r.length(300), r.length(300), 0};
   const Index kind = r.from(0, 99);
-  if (kind < 12) l.q_len = 1;  // decoding
+  if (kind < 12) l.q_len = 1;                                                      // decoding
+  if (kind < 3) group = r.of<Index>({32, 33, 64, 128}), l.kv_len = r.length(130);  // heads that become a tile's queries
   if (kind == 12) l.q_len = r.from(1, 3), l.kv_len = r.from(1000, 3000);
   if (kind == 12 && r.percent(30)) {  // more than one stretch of sums
     l.kv_len = r.from(4000, 14000);
