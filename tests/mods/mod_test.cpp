@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attn/attn.h"
-#include "attn/core/base/mutex.h"
+#include "attn/core/base/sync.h"
 
 namespace attn {
 namespace {

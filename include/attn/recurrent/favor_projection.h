@@ -7,9 +7,9 @@
 #include <numbers>
 #include <vector>
 
-#include "attn/core/base/mutex.h"
 #include "attn/core/base/random.h"
 #include "attn/core/base/ranges.h"
+#include "attn/core/base/sync.h"
 #include "attn/tensor.h"
 
 namespace attn::detail {

@@ -8,7 +8,7 @@
 #include <new>
 
 #include "attn/core/base/check.h"
-#include "attn/core/base/waitable.h"
+#include "attn/core/base/sync.h"
 #include "attn/executor.h"
 
 namespace attn::detail {

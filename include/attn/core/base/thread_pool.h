@@ -22,7 +22,7 @@
 
 #include "attn/core/base/pool.h"
 #include "attn/core/base/shared_call.h"
-#include "attn/core/base/waitable.h"
+#include "attn/core/base/sync.h"
 
 namespace attn::detail {
 

@@ -5,7 +5,6 @@
 
 #include "attn/core/base/compiled_once.h"
 #include "attn/core/kernels/decode_kernels.h"
-#include "attn/core/kernels/masked_kernels.h"
 #include "attn/core/kernels/packing_kernels.h"
 #include "attn/core/kernels/tile_kernels.h"
 #include "attn/core/kernels/total_kernels.h"

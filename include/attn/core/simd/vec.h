@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/core/simd/math_constants.h"
+#include "attn/core/simd/scalar_math.h"
 #include "attn/core/simd/vector_sets.h"
 #include "attn/types.h"
 

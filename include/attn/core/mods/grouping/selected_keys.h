@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attn/core/base/check.h"
-#include "attn/core/base/mutex.h"
+#include "attn/core/base/sync.h"
 #include "attn/core/mods/grouping/given_lists.h"
 #include "attn/core/mods/grouping/grouped_mask.h"
 #include "attn/core/mods/hints.h"

@@ -1,12 +1,21 @@
-// Atomic numbers that threads wait on.
+// Locks, and atomic numbers that threads wait on. Both do nothing in programs without threads.
 #pragma once
 
 #include <atomic>
+#ifndef ATTN_NO_THREADS
+#include <condition_variable>
+#include <mutex>
+#endif
 
 #include "attn/types.h"
 
-#if defined(ATTN_NO_THREADS)
 namespace attn::detail {
+
+#ifdef ATTN_NO_THREADS
+struct Mutex {};
+struct Lock {
+  explicit Lock(Mutex&) {}
+};
 
 /// Without other threads, a wait would never end, and no thread needs a notification.
 template <class T>
@@ -19,14 +28,11 @@ class Waitable : public std::atomic<T> {
   void notify_one() {}
   void notify_all() {}
 };
+#else
+using Mutex = std::mutex;
+using Lock = std::lock_guard<std::mutex>;
 
-}  // namespace attn::detail
-#elif defined(__GLIBCXX__) && !defined(_GLIBCXX_HAVE_PLATFORM_WAIT)
-#include <condition_variable>
-#include <mutex>
-
-namespace attn::detail {
-
+#if defined(__GLIBCXX__) && !defined(_GLIBCXX_HAVE_PLATFORM_WAIT)
 /// An atomic number whose wait() misses no notification. Where the system has no futex (Windows), libstdc++ (seen with
 /// 12) compares the number before it takes its lock, so a notification in between is lost, and the thread sleeps
 /// forever.
@@ -52,13 +58,10 @@ class Waitable : public std::atomic<T> {
   std::mutex mutex_;
   std::condition_variable changed_;
 };
-
-}  // namespace attn::detail
 #else
-namespace attn::detail {
-
 template <class T>
 using Waitable = std::atomic<T>;
+#endif
+#endif
 
 }  // namespace attn::detail
-#endif
