@@ -1,5 +1,5 @@
-// A feature map bound to a call, which maps rows of queries and keys to rows of features and gradients back, and the
-// matrix products of blocks of rows that it needs.
+// A feature map bound to a call, which maps rows of queries and keys to rows of features and gradients back, and matrix
+// products of blocks of rows.
 #pragma once
 
 #include <algorithm>

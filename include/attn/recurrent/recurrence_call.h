@@ -1,5 +1,5 @@
-// The arguments of a recurrence's loops: the tensors of a call, its form, and its runs of tokens, which masks with a
-// recurrent form make, split into segments and chunks.
+// The arguments of a recurrence's loops: the tensors of a call, its form, and its runs of tokens. Masks that have a
+// recurrent form make the runs, which are split into segments and chunks.
 #pragma once
 
 #include <algorithm>

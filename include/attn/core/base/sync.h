@@ -1,10 +1,13 @@
-// Locks, and atomic numbers that threads wait on. Both do nothing in programs without threads.
+// Locks, and atomic numbers that threads wait on. In programs without threads, locking, waiting and notifying do
+// nothing.
 #pragma once
 
 #include <atomic>
 #ifndef ATTN_NO_THREADS
-#include <condition_variable>
 #include <mutex>
+#if defined(__GLIBCXX__) && !defined(_GLIBCXX_HAVE_PLATFORM_WAIT)
+#include <condition_variable>
+#endif
 #endif
 
 #include "attn/types.h"

@@ -510,7 +510,7 @@ Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, c
 ///       split it into tasks                                Plan, PassTasks::partition()
 ///       for each task, on any worker                       Plan::run(), PassTasks::run()
 ///         for each block of tiles of queries               PrefillLoop::run()
-///           for each chunk of tiles of keys                PrefillLoop::visit_keys()
+///           for each chunk of tiles of keys                PrefillLoop::sweep()
 ///             for each tile of queries, for each tile of keys it visits
 ///               score -> mods -> softmax -> value          PrefillState::add_keys()
 ///           out / sum, lse                                 PrefillState::store_result()

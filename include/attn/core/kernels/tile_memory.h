@@ -64,7 +64,8 @@ struct TileState {
   T* whole_sum;  ///< (queries): with weight mods, the sum over all keys, which a first sweep has computed
 };
 
-/// What a step of the recurrence reads and computes. Tiles of queries that are processed in turn share it.
+/// What a step of the recurrence reads and computes. Tiles of queries that are processed in turn share it, but for
+/// `arranged_query`.
 template <class T>
 struct StepMemory {
   T* scores;          ///< (keys, queries)
@@ -72,7 +73,7 @@ struct StepMemory {
   T* tile_max;        ///< (queries): the maximum of the scores of the current tile of keys
   T* tile_sum;        ///< (queries): the sum of its weights
   T* rescale;         ///< (queries): e^(old max - new max)
-  T* packed_key;      ///< (keys, head_dim), where the caller's rows cannot be read in place; at first of the queries
+  T* packed_key;      ///< (keys, head_dim), where the caller's rows cannot be read in place; at first, packed queries
   T* packed_value;    ///< (keys, v_dim), where the caller's rows cannot be read in place
   T* arranged_value;  ///< (keys, v_dim) in the order that kernels need, if other than rows
   bool* dropped;      ///< (keys, queries), only used next to values that are not finite, and by weight mods
