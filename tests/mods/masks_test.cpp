@@ -199,6 +199,25 @@ TEST(MaskDrawings, ShowTheKeptPairs) {
   EXPECT_EQ(drawing(block_sparse(map, 2, 2), 3, 4), "1100 1100 1111 ");
 }
 
+TEST(ByBatch, EachElementHasItsMask) {
+  constexpr Index kLen = 70, kDim = 8;
+  const std::vector masks{sliding_window(1), sliding_window(5), sliding_window(100)};
+  Tensor<float, 4> q({3, 1, kLen, kDim});
+  for (Index i = 0; i < q.size(); ++i) q.data()[i] = static_cast<float>(i * 7 % 31) / 31;
+  const auto all = attention(q, q, q, by_batch(masks));
+  const auto naive = naive_attention(q, q, q, by_batch(masks));
+  for (Index b = 0; b < 3; ++b) {
+    SCOPED_TRACE(b);
+    const TensorView<const float, 4> one(&q(b, 0, 0, 0), {1, 1, kLen, kDim});
+    const auto alone = attention(one, one, one, masks[static_cast<std::size_t>(b)]);
+    for (Index i = 0; i < kLen; ++i)
+      for (Index c = 0; c < kDim; ++c) {
+        ASSERT_NEAR(all.out(b, 0, i, c), alone.out(0, 0, i, c), 1e-6f) << i << ", " << c;
+        ASSERT_NEAR(naive.out(b, 0, i, c), alone.out(0, 0, i, c), 1e-6f) << i << ", " << c;
+      }
+  }
+}
+
 TEST(Window, UnboundedWindowsMatchFullAndCausal) {
   constexpr Index kAny = std::numeric_limits<Index>::max();
   for (const auto& [q_len, kv_len] : {std::pair<Index, Index>(7, 7), {12, 3}, {3, 12}, {1, 200}, {150, 150}}) {
