@@ -127,9 +127,13 @@ struct HalfVec {
 #if ATTN_X86
   /// x = table[the lowest four bits of index], in every lane.
   ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void look_up(V& x, const V& table, const Bits& index) {
+#if defined(ATTN_SOFTWARE_AVX512)
+    for (int i = 0; i < kLanes; ++i) x.raw[i] = table.raw[index[i] & 15u];
+#else
     Raw found;
     asm("vpermps %1, %2, %0" : "=v"(found) : "v"(table.raw), "v"(index));
     x.raw = found;
+#endif
   }
 #endif
 
