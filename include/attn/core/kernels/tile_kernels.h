@@ -35,7 +35,6 @@
 
 namespace attn::detail::inline ATTN_BUILT_FOR {
 
-/// The width of a tile is an argument here, so that these kernels are compiled once for each instruction set.
 template <class T, int Bytes, int kRegisters, int kVectors>
 struct TileKernels {
   using V = Vec<T, Bytes>;
@@ -230,7 +229,8 @@ struct TileKernels {
   }
 };
 
-/// Kernels for mods and for values that are not finite, shared by tiles of any width.
+/// Kernels for mods and for values that are not finite, shared by tiles of any width. The width is an argument here, so
+/// that they are compiled once for each instruction set.
 template <class T, int Bytes>
 struct MaskedKernels {
   using V = Vec<T, Bytes>;
